@@ -1,0 +1,220 @@
+"""The run file: one YAML document that describes a mix.
+
+Decides what may be written in it and what a mistake is called: unknown keys are refused, every error names the key path
+and the line, and nothing is asked of a server. Keys and secrets do not belong into it; they come from the environment.
+
+    seed: 0
+    num_slots: 1000
+    sources:
+      sort:
+        target: http://127.0.0.1:8001
+        env_name: sorting
+        weight: 2.0
+      heat:
+        target: http://127.0.0.1:8001
+        env_name: thermostat
+        weight: 1.0
+        reward: {unscored: 0.0, parts: [{function: "rewards:brevity", weight: 0.1}]}
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from multiors.errors import ConfigError
+from multiors.rewards import RewardPart, SourceReward
+
+if TYPE_CHECKING:
+    from multiors.spec import MultiOpenRewardSpec
+
+__all__ = ["PartConfig", "RewardConfig", "RunConfig", "SourceConfig", "build_spec", "load_run_file"]
+
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=1, strict=True)]
+_Index = Annotated[int, Field(ge=0, strict=True)]
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PartConfig(_Config):
+    """One of the user's reward functions."""
+
+    function: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="Where it is: 'module:function'.")
+    weight: _Number = Field(default=1.0, description="Factor of its values in the source's reward.")
+    name: str | None = Field(default=None, description="Its name in records. None: the function's.")
+    scores_alone: bool = Field(default=False, description="Whether it scores rollouts the environment did not.")
+
+
+class RewardConfig(_Config):
+    """How the rollouts of a source become rewards."""
+
+    weight: _Positive = Field(default=1.0, description="How strongly the source acts on the gradient.")
+    outcome_weight: _Number = Field(default=1.0, description="Factor of the environment's own outcome.")
+    unscored: _Number | None = Field(default=None, description="Score of a rollout nobody judged. None: no score.")
+    unfinished: _Number | None = Field(default=None, description="Score of an episode never finished. None: as scored.")
+    parts: tuple[PartConfig, ...] = Field(default=(), description="The user's reward functions.")
+
+
+class SourceConfig(_Config):
+    """One environment."""
+
+    target: str = Field(min_length=1, description="Catalogue name 'owner/name', or URL of an ORS server.")
+    env_name: str | None = Field(default=None, description="Which environment of the server.")
+    variant: str | None = Field(default=None, description="ORS variant of a catalogue environment.")
+    split: str = Field(default="train", description="Which split's tasks.")
+    num_tasks: _Count | None = Field(default=None, description="At most so many tasks. None: all.")
+    indices: tuple[_Index, ...] | None = Field(default=None, min_length=1, description="Exactly these tasks.")
+    include_metadata: bool = Field(default=True, description="Whether task specifications are fetched.")
+    discover_task_tools: bool = Field(default=True, description="Whether tasks are probed for tools of their own.")
+    task_tools_discovery_index: _Index | None = Field(default=None, description="The one task to probe.")
+    weight: _Positive | None = Field(default=None, description="Share of the mix, relative to the others'.")
+    reward: RewardConfig = Field(default=RewardConfig(), description="How its rollouts become rewards.")
+    session_url: str | None = Field(default=None, description="Session address of a platform of one's own.")
+    open_timeout_s: _Positive = Field(default=600.0, description="Seconds for opening a session.")
+    call_timeout_s: _Positive = Field(default=600.0, description="Seconds for one tool call.")
+
+
+class RunConfig(_Config):
+    """A mix of environments."""
+
+    sources: dict[str, SourceConfig] = Field(min_length=1, description="The environments by name.")
+    weights: Literal["tasks"] | None = Field(default=None, description="'tasks' weighs sources by their task counts.")
+    seed: int = Field(default=0, ge=0, description="Decides the order of tasks and slots.")
+    num_slots: _Count | None = Field(default=None, description="Length of the schedule, in prompts.")
+    stopping_strategy: Literal["first_exhausted", "all_exhausted", "max_slots"] | None = Field(
+        default=None, description="Where the schedule ends if num_slots does not say."
+    )
+    tools: Literal["separate", "union"] = Field(default="separate", description="Whose tools a prompt shows.")
+
+
+def load_run_file(path: Path) -> RunConfig:
+    """Read and check a run file.
+
+    Raises:
+        ConfigError: It cannot be read, is no YAML, or has mistakes; each is named with key path and line.
+    """
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise ConfigError(f"run file {str(path)!r} cannot be read: {error.strerror}.") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"run file {str(path)!r} is no YAML: {' '.join(str(error).split())}.") from error
+
+    repeated = _find_repeated_keys(node, ())
+
+    if repeated:
+        raise ConfigError(_describe(path, node, [(location, "stands here twice") for location in repeated]))
+
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+
+    if not isinstance(values, dict):
+        raise ConfigError(f"run file {str(path)!r} holds no mapping. It begins with 'sources:'.")
+
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        mistakes = [(tuple(each["loc"]), f"{each['msg']} (got {each['input']!r})") for each in error.errors()]
+        raise ConfigError(_describe(path, node, mistakes)) from None
+
+
+def build_spec(config: RunConfig, **options: Any) -> MultiOpenRewardSpec:
+    """The spec that a run file describes; `options` are further arguments of the spec.
+
+    Raises:
+        ConfigError: A reward function cannot be imported, or the mix contradicts itself.
+    """
+    from multiors.ors import ORSSource
+    from multiors.spec import MultiOpenRewardSpec
+
+    sources = {
+        name: ORSSource(**source.model_dump(exclude={"reward"}), reward=_build_reward(name, source.reward))
+        for name, source in config.sources.items()
+    }
+
+    return MultiOpenRewardSpec(sources, **config.model_dump(exclude={"sources"}), **options)
+
+
+def _build_reward(source: str, config: RewardConfig) -> SourceReward:
+    parts = tuple(
+        RewardPart(
+            _import_function(f"sources.{source}.reward.parts.{position}.function", part.function),
+            weight=part.weight,
+            name=part.name or "",
+            scores_alone=part.scores_alone,
+        )
+        for position, part in enumerate(config.parts)
+    )
+    return SourceReward(**config.model_dump(exclude={"parts"}), parts=parts)
+
+
+def _import_function(location: str, name: str) -> Callable[..., Any]:
+    module_name, _, attributes = name.partition(":")
+
+    # A run file names functions of the folder it is used in, as `python -m` would find them.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+    try:
+        value: Any = import_module(module_name)
+        for attribute in attributes.split("."):
+            value = getattr(value, attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{location}: {name!r} cannot be imported: {error}. Write 'module:function'.") from error
+
+    if not callable(value):
+        raise ConfigError(f"{location}: {name!r} is a {type(value).__name__}, not a function.")
+
+    function: Callable[..., Any] = value
+    return function
+
+
+def _describe(path: Path, node: yaml.Node | None, mistakes: Sequence[tuple[tuple[str | int, ...], str]]) -> str:
+    lines = [
+        f"- line {_find_line(node, location)}: {'.'.join(map(str, location)) or 'the file'}: {message}"
+        for location, message in mistakes
+    ]
+    return "\n".join([f"run file {str(path)!r} has {len(lines)} mistake{'s' * (len(lines) > 1)}:", *lines])
+
+
+def _find_line(node: yaml.Node | None, location: Sequence[str | int]) -> int:
+    """Line of the deepest key on the path that is written in the file, from 1."""
+    line = node.start_mark.line if node else 0
+
+    for step in location:
+        if isinstance(node, yaml.MappingNode):
+            found = [(key, value) for key, value in node.value if key.value == str(step)]
+            if not found:
+                break
+            line, node = found[-1][0].start_mark.line, found[-1][1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+            line = node.start_mark.line
+
+    return int(line) + 1
+
+
+def _find_repeated_keys(node: yaml.Node | None, location: tuple[str | int, ...]) -> list[tuple[str | int, ...]]:
+    """YAML lets a later key silently win: two sources of one name would become one."""
+    if isinstance(node, yaml.MappingNode):
+        names = [key.value for key, _ in node.value]
+        here = [(*location, name) for name in dict.fromkeys(names) if names.count(name) > 1]
+        return here + [each for key, value in node.value for each in _find_repeated_keys(value, (*location, key.value))]
+
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            each
+            for position, value in enumerate(node.value)
+            for each in _find_repeated_keys(value, (*location, position))
+        ]
+
+    return []

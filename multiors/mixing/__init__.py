@@ -1,0 +1,27 @@
+"""What to draw: weights → shares → schedule → dataset. Knows no server and no trainer."""
+
+from __future__ import annotations
+
+from multiors.mixing.dataset import COLUMNS, SourceRows, build_dataset
+from multiors.mixing.plan import Plan, SourcePlan, make_plan
+from multiors.mixing.quota import SHARE_UNITS, apportion
+from multiors.mixing.schedule import Schedule, build_schedule
+from multiors.mixing.shares import Weights, resolve_shares
+from multiors.mixing.stopping import StoppingStrategy, count_slots
+
+__all__ = [
+    "COLUMNS",
+    "SHARE_UNITS",
+    "Plan",
+    "Schedule",
+    "SourcePlan",
+    "SourceRows",
+    "StoppingStrategy",
+    "Weights",
+    "apportion",
+    "build_dataset",
+    "build_schedule",
+    "count_slots",
+    "make_plan",
+    "resolve_shares",
+]

@@ -1,0 +1,124 @@
+"""The seeded sequence of (source, task) that a run draws.
+
+Rules that change together with `quota` and with the numbered rules 9, 10 and 15 of the test of semantics:
+
+- Sources are drawn by the exact quota of `multiors.mixing.quota`. With a batch size the quota holds at batch ends, and
+  inside a batch the order is shuffled; without one it holds after every slot.
+- A source walks its tasks without replacement, in a new order in each pass.
+- Everything follows from (shares, task counts, batch size, seed): a longer schedule begins with the shorter one.
+
+This module knows sources by their position only, and no tasks but their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from multiors.errors import ConfigError
+from multiors.mixing.quota import draw_sources
+from multiors.mixing.shuffle import check_seed, shuffle_rows
+
+__all__ = ["Schedule", "build_schedule"]
+
+_CHUNK_VALUES = 2**18  # What is shuffled at once stays in the processor's cache.
+_BATCH_STREAM = 0  # Batches are shuffled from this stream of the seed, the tasks of source i from stream 1 + i.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """Which source and which of its tasks each slot draws."""
+
+    source_index: npt.NDArray[np.int32]
+    """Position of the slot's source, (slots,)."""
+
+    position: npt.NDArray[np.int64]
+    """Position in that source's list of tasks, 0 <= position < its number of tasks, (slots,)."""
+
+    prompts_per_batch: int | None
+    """Slots in one generation batch. None: the schedule has no batches."""
+
+    @property
+    def num_slots(self) -> int:
+        return len(self.source_index)
+
+    @property
+    def num_batches(self) -> int | None:
+        """Generation batches. None: the schedule has no batches."""
+        return None if self.prompts_per_batch is None else self.num_slots // self.prompts_per_batch
+
+
+def build_schedule(
+    shares: Sequence[float],
+    num_tasks: Sequence[int],
+    *,
+    num_slots: int,
+    prompts_per_batch: int | None,
+    seed: int,
+) -> Schedule:
+    """Lay out a run.
+
+    Args:
+        shares: One per source, above 0, summing to 1 (`resolve_shares`).
+        num_tasks: Tasks of each source, at least 1.
+        num_slots: Length of the schedule; a whole number of batches (`count_slots`).
+        prompts_per_batch: Slots in one generation batch. None: as exact as can be after every slot, not shuffled.
+        seed: 0 <= seed < 2**64.
+
+    Returns:
+        The schedule. It is the beginning of every longer one with the same shares, tasks, batch size and seed.
+
+    Raises:
+        ConfigError: An argument is out of range, or `num_slots` is no whole number of batches.
+    """
+    check_seed(seed)
+    if len(num_tasks) != len(shares) or any(count < 1 for count in num_tasks):
+        raise ConfigError(
+            f"task counts {list(num_tasks)!r} do not fit {len(shares)} shares; each source has at least one task. "
+            f"Pass one count per share."
+        )
+    batch_slots = 1 if prompts_per_batch is None else prompts_per_batch
+    if batch_slots < 1 or num_slots < 1 or num_slots % batch_slots != 0:
+        raise ConfigError(
+            f"num_slots={num_slots!r} is not a positive whole number of batches of {prompts_per_batch!r} slots. "
+            f"Take the number from count_slots()."
+        )
+    source_index = draw_sources(shares, num_slots // batch_slots, batch_slots)
+    if batch_slots > 1:
+        _shuffle_batches(source_index.reshape(-1, batch_slots), seed)
+    return Schedule(source_index, _walk_tasks(source_index, num_tasks, seed), prompts_per_batch)
+
+
+def _shuffle_batches(batches: npt.NDArray[np.int32], seed: int) -> None:
+    """Shuffle each row in place."""
+    num_rows = max(1, _CHUNK_VALUES // batches.shape[1])
+    for start in range(0, len(batches), num_rows):
+        rows = batches[start : start + num_rows]
+        rows[:] = shuffle_rows(rows.astype(np.uint64), seed=seed, stream=_BATCH_STREAM, first_row=start)
+
+
+def _walk_tasks(source_index: npt.NDArray[np.int32], num_tasks: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
+    """Position of each slot's task in its source: the k-th draw of a source takes the k-th step of its walk."""
+    position = np.empty(len(source_index), dtype=np.int64)
+    narrow = source_index.astype(np.uint16) if len(num_tasks) <= 2**16 else source_index  # 16 bits sort by radix
+    slots_by_source = np.argsort(narrow, kind="stable")
+    first = 0
+    for index, num_draws in enumerate(np.bincount(source_index, minlength=len(num_tasks)).tolist()):
+        position[slots_by_source[first : first + num_draws]] = _walk(num_tasks[index], num_draws, seed, 1 + index)
+        first += num_draws
+    return position
+
+
+def _walk(num_tasks: int, num_draws: int, seed: int, stream: int) -> npt.NDArray[np.int64]:
+    """The first draws of one source, pass after pass."""
+    walk = np.empty(num_draws, dtype=np.int64)
+    passes_at_once = max(1, _CHUNK_VALUES // num_tasks)
+    for first_draw in range(0, num_draws, passes_at_once * num_tasks):
+        num_here = min(num_draws - first_draw, passes_at_once * num_tasks)
+        tasks = np.tile(np.arange(num_tasks, dtype=np.uint64), (-(-num_here // num_tasks), 1))
+        shuffled = shuffle_rows(tasks, seed=seed, stream=stream, first_row=first_draw // num_tasks)
+        walk[first_draw : first_draw + num_here] = shuffled.reshape(-1)[:num_here]
+    return walk

@@ -1,0 +1,244 @@
+"""One tool call on the wire: the `/call` stream, and what a call can come to.
+
+The stream is read here, because the SDK's own reader (openreward 0.1.167, `api/_session/http.py`) damages texts longer
+than 4096 characters, runs a tool again when a connection breaks before it answered, and retries without bound;
+`tests/test_sdk_contract.py` says when it no longer does.
+
+The law of a call: a tool runs at most once. A broken stream is resumed by its `task_id`; without one, the outcome of
+the call is unknown, and unknown is `session_lost`, never a second execution and never a number. Only what provably did
+not run (connection refused, "still starting", "too many requests") is sent again. Knows no SDK, sessions or policies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import anyio
+import httpx
+from httpx_sse import EventSource, ServerSentEvent, SSEError
+
+from multiors.records import UnscoredReason
+
+__all__ = ["CallFailed", "ToolReply", "run_call"]
+
+# The server sends a ping every 10 s while a tool runs (openreward 0.1.167, environments/server.py).
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=30.0)
+_MAX_ATTEMPTS = 5
+_BACKOFF_S = 0.5
+_MAX_BACKOFF_S = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReply:
+    """What a tool answered."""
+
+    text: str
+    """The text blocks, joined by newlines, character for character as sent."""
+
+    reward: object
+    """As it stood in the JSON; not yet checked to be a finite number."""
+
+    metadata: Mapping[str, Any] | None
+    finished: bool
+
+
+class CallFailed(Exception):
+    """A tool call that brought no reply."""
+
+    def __init__(self, reason: UnscoredReason, detail: str, *, is_finished: bool = False) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+        self.is_finished = is_finished
+        """The server refused because the episode is over."""
+
+
+async def run_call(
+    client: aiohttp.ClientSession, path: str, *, tool: str, arguments: Mapping[str, Any], headers: Mapping[str, str]
+) -> ToolReply:
+    """Run a tool once, resuming its stream where it breaks.
+
+    Args:
+        client: The HTTP client of the session's server.
+        path: Where the environment takes calls.
+        tool: The tool's name on the server.
+        arguments: By the server's parameter names.
+        headers: What routes the request to its session.
+
+    Raises:
+        CallFailed: No reply, with the reason.
+    """
+    body = {"name": tool, "input": dict(arguments)}
+    _encode(body)
+    attempt = 0
+    task_id: str | None = None
+
+    while True:
+        attempt += 1
+        call = _Stream(task_id)
+
+        try:
+            return _parse_reply(await call.read(client, path, body, headers))
+        except _NotRun as error:
+            wait_s = error.wait_s
+            if attempt >= _MAX_ATTEMPTS and not error.is_starting:
+                raise CallFailed(UnscoredReason.SESSION_LOST, error.detail) from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            task_id = call.task_id
+            wait_s = None
+            if task_id is None or attempt >= _MAX_ATTEMPTS:
+                detail = f"the connection broke and the outcome of the call is unknown ({type(error).__name__})"
+                raise CallFailed(UnscoredReason.SESSION_LOST, detail) from error
+
+        await anyio.sleep(min(wait_s or _BACKOFF_S * 2 ** min(attempt - 1, 8), _MAX_BACKOFF_S))
+
+
+class _NotRun(Exception):
+    """The server did not run the tool, so sending the call again is safe."""
+
+    def __init__(self, detail: str, *, wait_s: float | None = None, is_starting: bool = False) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.wait_s = wait_s
+        self.is_starting = is_starting
+
+
+class _Stream:
+    """One HTTP request of a call and the events it brings."""
+
+    def __init__(self, task_id: str | None) -> None:
+        self.task_id = task_id
+        """The server's name for the run. None: it has not said yet."""
+
+    async def read(
+        self, client: aiohttp.ClientSession, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> str:
+        """The JSON text of the reply.
+
+        Raises:
+            _NotRun: Nothing ran.
+            CallFailed: The server said so.
+            aiohttp.ClientError, TimeoutError: The stream broke; `task_id` tells whether it can be resumed.
+        """
+        payload = body if self.task_id is None else {**body, "task_id": self.task_id}
+        headers = {**headers, "Accept": "text/event-stream", "Content-Type": "application/json"}
+
+        try:
+            response = await client.post(path, data=_encode(payload), headers=headers, timeout=_TIMEOUT)
+        except aiohttp.ClientConnectorError as error:
+            raise _NotRun(f"the server cannot be reached ({type(error).__name__})") from error
+
+        async with response:
+            if response.status != 200:
+                raise await _read_refusal(response)
+
+            return await self._collect(_read_events(response))
+
+    async def _collect(self, events: AsyncIterator[ServerSentEvent]) -> str:
+        chunks: list[str] = []
+
+        async for event in events:
+            if event.event == "task_id":
+                self.task_id = event.data.strip()
+            elif event.event == "chunk":
+                chunks.append(event.data)
+            elif event.event == "end":
+                return "".join([*chunks, event.data])
+            elif event.event == "error" and event.data == "unknown task_id":
+                # What a server says that was restarted, or that forgot the result: the tool may have run.
+                raise CallFailed(UnscoredReason.SESSION_LOST, "the server forgot the call; its outcome is unknown")
+            elif event.event == "error":
+                raise CallFailed(UnscoredReason.TOOL_ERROR, event.data)
+
+        raise aiohttp.ClientPayloadError("the stream ended before its last event")
+
+
+class _Bytes(httpx.AsyncByteStream):
+    """The bytes of an aiohttp response, for httpx-sse, which parses a response of httpx."""
+
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._content.iter_any():
+            yield chunk
+
+
+async def _read_events(response: aiohttp.ClientResponse) -> AsyncIterator[ServerSentEvent]:
+    content_type = response.headers.get("Content-Type", "")
+    source = httpx.Response(200, headers={"Content-Type": content_type}, stream=_Bytes(response.content))
+
+    try:
+        async for event in EventSource(source).aiter_sse():
+            yield event
+    except SSEError as error:
+        detail = f"the server answered with {content_type!r}, not an event stream; the outcome of the call is unknown"
+        raise CallFailed(UnscoredReason.SESSION_LOST, detail) from error
+
+
+async def _read_refusal(response: aiohttp.ClientResponse) -> Exception:
+    """What a status other than 200 means for a call."""
+    retry_after = response.headers.get("Retry-After", "")
+    wait_s = float(retry_after) if retry_after.isdigit() else None
+
+    if response.status == 503 and response.headers.get("X-Backend-State") == "starting":
+        return _NotRun("the environment is still starting", wait_s=wait_s, is_starting=True)
+
+    if response.status == 429:
+        return _NotRun("the server has too many requests (HTTP 429)", wait_s=wait_s)
+
+    detail = _find_detail(await response.text(errors="replace"))
+
+    if response.status in (400, 422):
+        return CallFailed(UnscoredReason.BAD_CALL, detail)
+
+    if response.status == 500:
+        return CallFailed(UnscoredReason.TOOL_ERROR, detail)
+
+    return CallFailed(UnscoredReason.SESSION_LOST, f"HTTP {response.status}: {detail}")
+
+
+def _find_detail(text: str) -> str:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        return text
+
+    return str(parsed.get("detail", text)) if isinstance(parsed, dict) else text
+
+
+def _parse_reply(text: str) -> ToolReply:
+    try:
+        reply = json.loads(text)
+        if reply["ok"]:
+            output = reply["output"]
+            texts = [block["text"] for block in output["blocks"] if block.get("type") == "text" and block.get("text")]
+            metadata = output.get("metadata")
+            return ToolReply(
+                text="\n".join(texts),
+                reward=output.get("reward"),
+                metadata=metadata if isinstance(metadata, dict) else None,
+                finished=output.get("finished") is True,
+            )
+        detail = str(reply["error"])
+        is_finished = reply.get("reason") == "episode_finished"
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        detail = f"the reply is not what ORS defines ({type(error).__name__})"
+        raise CallFailed(UnscoredReason.SESSION_LOST, detail) from error
+
+    raise CallFailed(UnscoredReason.BAD_CALL, detail, is_finished=is_finished)
+
+
+def _encode(body: Mapping[str, Any]) -> bytes:
+    """The request body. What JSON or UTF-8 cannot carry is the policy's fault and never sent."""
+    try:
+        return json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        detail = "an argument holds half of a surrogate pair, which is not text"
+        raise CallFailed(UnscoredReason.BAD_CALL, detail) from None
+    except (TypeError, ValueError) as error:
+        raise CallFailed(UnscoredReason.BAD_CALL, f"the arguments are not JSON: {error}") from None

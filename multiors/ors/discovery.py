@@ -1,0 +1,403 @@
+"""What a server offers: which environments, splits and tasks it has, and which tools a task may call.
+
+Decides whether the environment that answers is the one that was asked for, and turns everything that is wrong with a
+source into one error before training. Task specifications leave this module as JSON text, exactly as sent: nothing of
+them may become a column, a type or a name. Knows no weights and no rollouts.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import aiohttp
+import anyio
+from openreward.api._session.http import AuthenticationError, request_retryable
+from openreward.api.environments.client import matrix_sid_provider
+from openreward.api.errors import OpenRewardError
+
+from multiors.errors import SessionError, SourceError
+from multiors.ors.runtime import Runtime
+from multiors.ors.session import Secrets, SessionTimeouts, open_probe, sdk_environment
+from multiors.ors.target import Endpoint
+from multiors.ors.text import one_line
+
+__all__ = ["TaskList", "fetch_tasks", "fetch_tools", "find_environment", "translate_errors"]
+
+# Two wanted indices closer than this are fetched in one range: a request costs about as much as this many tasks.
+_MAX_GAP = 256
+_MAX_CONCURRENT_REQUESTS = 16
+_NOT_FOUND = (404, 405, 501)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskList:
+    """The tasks of a source, in the order in which its schedule positions count them."""
+
+    indices: Sequence[int]
+    """The environment's own index of each task."""
+
+    specs: Sequence[str] | None
+    """JSON text of each task specification. None: only their number was asked for."""
+
+
+class _Request(Protocol):
+    async def __call__(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any: ...
+
+
+@contextmanager
+def translate_errors(label: str, endpoint: Endpoint, timeout_s: float) -> Iterator[None]:
+    """Turn what HTTP and the SDK raise into a `SourceError` that names the source and the remedy."""
+    at = f"source {label!r}: the server at {endpoint.session_url}"
+
+    try:
+        yield
+    except SourceError:
+        raise
+    except TimeoutError as error:
+        raise SourceError(
+            f"{at} did not answer within {timeout_s:g} s. Check that it is up and not overloaded."
+        ) from error
+    except AuthenticationError as error:
+        raise SourceError(
+            f"{at} refused the key, or got none. Pass api_key=... to this source, or set OPENREWARD_API_KEY for a "
+            f"catalogue name."
+        ) from error
+    except aiohttp.ClientResponseError as error:
+        raise SourceError(f"{at} answered HTTP {error.status}: {one_line(error.message)}.") from error
+    except (aiohttp.ClientError, OpenRewardError, OSError, SessionError) as error:
+        raise SourceError(
+            f"{at} cannot be used: {one_line(str(error))}. Check the address and that it is up."
+        ) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise SourceError(f"{at} does not speak ORS: {type(error).__name__}: {one_line(str(error))}.") from error
+
+
+@asynccontextmanager
+async def _requests(runtime: Runtime, endpoint: Endpoint) -> AsyncIterator[_Request]:
+    """Requests that share one routing session: a platform needs it to pick a pod, other servers ignore it."""
+    environment = sdk_environment(runtime, endpoint)
+
+    async with matrix_sid_provider(environment.client, endpoint.deployment, endpoint.api_key) as sid:
+
+        async def request(method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+            return await request_retryable(
+                environment.client,
+                method,
+                path,
+                expect_json=True,
+                token=endpoint.api_key,
+                json=None if body is None else dict(body),
+                sid=sid,
+                deployment=endpoint.deployment,
+            )
+
+        yield request
+
+
+async def find_environment(runtime: Runtime, endpoint: Endpoint, *, label: str, timeout_s: float) -> Endpoint:
+    """The endpoint with its environment settled against the server's own list.
+
+    A server with one environment needs no name. A server without a list is taken at its word; its task replies and
+    its tools are checked all the same.
+
+    Raises:
+        SourceError: The environment is not there, or there are several and none was named.
+    """
+    with translate_errors(label, endpoint, timeout_s):
+        with anyio.fail_after(timeout_s):
+            async with _requests(runtime, endpoint) as request:
+                names = await _list_environments(request)
+
+    if names is None or (endpoint.is_platform and endpoint.environment is None):
+        return endpoint
+
+    shown = [one_line(name) for name in names]
+
+    if endpoint.environment is None and len(names) != 1:
+        raise SourceError(
+            f"source {label!r}: the server at {endpoint.session_url} has {len(names)} environments and none was named: "
+            f"{shown}. Pass env_name=..."
+        )
+
+    if endpoint.environment is not None and endpoint.environment not in names:
+        raise SourceError(
+            f"source {label!r}: environment {endpoint.environment!r} is not on the server at {endpoint.session_url}, "
+            f"which has {shown}. Pass one of these as env_name=..."
+        )
+
+    return replace(endpoint, environment=endpoint.environment or names[0])
+
+
+async def _list_environments(request: _Request) -> list[str] | None:
+    """Lower-case names, or None where the server keeps no such list."""
+    try:
+        names = await request("GET", "/list_environments")
+    except aiohttp.ClientResponseError as error:
+        if error.status in _NOT_FOUND:
+            return None
+        raise
+
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"/list_environments is not a list of names: {names!r}")
+
+    return [name.lower() for name in names]
+
+
+async def fetch_tasks(
+    runtime: Runtime,
+    endpoint: Endpoint,
+    *,
+    label: str,
+    split: str,
+    num_tasks: int | None,
+    indices: Sequence[int] | None,
+    include_metadata: bool,
+    timeout_s: float,
+) -> TaskList:
+    """Fetch the task list in as few range requests as the wanted indices allow.
+
+    `num_tasks` takes at most so many from the first, `indices` exactly these in this order; both None take all.
+    `include_metadata=False` asks for the number of tasks only, at a cost that does not depend on it.
+
+    Raises:
+        SourceError: No such split, no tasks, an index out of range, or another environment answered.
+    """
+    with translate_errors(label, endpoint, timeout_s):
+        with anyio.fail_after(timeout_s):
+            async with _requests(runtime, endpoint) as request:
+                fetch = _TaskFetch(request, endpoint, label, split)
+                return await fetch.run(num_tasks, indices, include_metadata=include_metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskFetch:
+    request: _Request
+    endpoint: Endpoint
+    label: str
+    split: str
+
+    async def run(self, num_tasks: int | None, indices: Sequence[int] | None, *, include_metadata: bool) -> TaskList:
+        if not include_metadata:
+            total = await self._count()
+            await self._check_not_empty(total)
+            self._check_range(indices, total)
+            wanted = indices if indices is not None else range(total if num_tasks is None else min(num_tasks, total))
+            return TaskList(wanted, None)
+
+        if indices is None:
+            specs = await self._fetch_range(0, num_tasks)
+            await self._check_not_empty(len(specs))
+            return TaskList(range(len(specs)), specs)
+
+        return TaskList(list(indices), await self._fetch_indices(indices))
+
+    async def _fetch_indices(self, indices: Sequence[int]) -> list[str]:
+        spec_by_index: dict[int, str] = {}
+        limiter = anyio.CapacityLimiter(_MAX_CONCURRENT_REQUESTS)
+
+        async def fetch(start: int, stop: int) -> None:
+            async with limiter:
+                specs = await self._fetch_range(start, stop)
+            spec_by_index.update(enumerate(specs, start))
+
+        with _unwrap_single_error():
+            async with anyio.create_task_group() as group:
+                for start, stop in _merge_into_ranges(indices):
+                    group.start_soon(fetch, start, stop)
+
+        if any(index not in spec_by_index for index in indices):
+            total = await self._count()
+            await self._check_not_empty(total)
+            self._check_range(indices, total)
+            raise ValueError(f"/task_range returned {len(spec_by_index)} tasks of those asked for")
+
+        return [spec_by_index[index] for index in indices]
+
+    async def _fetch_range(self, start: int, stop: int | None) -> list[str]:
+        body: dict[str, Any] = {"split": self.split, "start": start}
+        if stop is not None:
+            body["stop"] = stop
+
+        try:
+            reply = await self._post("/task_range", body)
+        except aiohttp.ClientResponseError as error:
+            if error.status not in _NOT_FOUND:
+                raise
+            # Servers older than ranges: the whole list, of which the wanted part is kept.
+            reply = await self._post("/tasks", {"split": self.split})
+            return [json.dumps(spec) for spec in reply["tasks"][start:stop]]
+
+        return [json.dumps(spec) for spec in reply["tasks"]]
+
+    async def _count(self) -> int:
+        return int((await self._post("/num_tasks", {"split": self.split}))["num_tasks"])
+
+    async def _post(self, suffix: str, body: Mapping[str, Any]) -> Any:
+        try:
+            reply = await self.request("POST", self.endpoint.path(suffix), body)
+        except aiohttp.ClientResponseError as error:
+            if error.status == 400 and "split" in error.message.lower():
+                raise SourceError(
+                    f"source {self.label!r}: split {self.split!r} does not exist; splits on this server: "
+                    f"{await self._list_splits()}. Pass split=..."
+                ) from error
+            raise
+
+        answered = reply.get("env_name", self.endpoint.environment)
+
+        if self.endpoint.environment is not None and str(answered).lower() != self.endpoint.environment:
+            raise SourceError(
+                f"source {self.label!r}: asked {self.endpoint.session_url} for environment "
+                f"{self.endpoint.environment!r}, but {one_line(str(answered))!r} answered. Check the address and "
+                f"env_name=..."
+            )
+
+        return reply
+
+    async def _check_not_empty(self, total: int) -> None:
+        if total < 1:
+            raise SourceError(
+                f"source {self.label!r}: split {self.split!r} has no tasks; splits on this server: "
+                f"{await self._list_splits()}. Pass split=... or remove the source."
+            )
+
+    async def _list_splits(self) -> list[str]:
+        splits = await self.request("GET", self.endpoint.path("/splits"))
+        return [one_line(str(split["name"])) for split in splits]
+
+    def _check_range(self, indices: Sequence[int] | None, total: int) -> None:
+        outside = sorted({index for index in indices or () if index >= total})
+
+        if outside:
+            raise SourceError(
+                f"source {self.label!r}: indices {outside[:5]} are out of range; split {self.split!r} has {total} "
+                f"tasks, 0 to {total - 1}. Remove them from indices=..."
+            )
+
+
+def _merge_into_ranges(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Half-open ranges that cover `indices`, small gaps included."""
+    ordered = sorted(set(indices))
+    start = previous = ordered[0]
+
+    for index in ordered[1:]:
+        if index - previous > _MAX_GAP:
+            yield start, previous + 1
+            start = index
+        previous = index
+
+    yield start, previous + 1
+
+
+async def fetch_tools(
+    runtime: Runtime,
+    endpoint: Endpoint,
+    *,
+    label: str,
+    split: str,
+    probe_indices: Sequence[int],
+    secrets: Secrets | None,
+    timeouts: SessionTimeouts,
+) -> list[Mapping[str, Any]]:
+    """The environment's tool specifications: those all tasks share, and those of the probed tasks, by first appearance.
+
+    Each probed task costs one short session; all are open at once.
+
+    Raises:
+        SourceError: The environment is scored by its `@terminal` tool, or has no tools.
+    """
+    with translate_errors(label, endpoint, timeouts.open_s):
+        with anyio.fail_after(timeouts.open_s):
+            async with _requests(runtime, endpoint) as request:
+                shared = await request("GET", endpoint.path("/tools"))
+
+    _refuse_terminal(shared, label)
+    listings = await _probe_tasks(runtime, endpoint, label, split, probe_indices, secrets, timeouts)
+    specs = _merge_specs(listings or [shared["tools"]], label)
+
+    if not specs:
+        raise SourceError(f"source {label!r}: the environment offers no tools, so nothing could score a rollout.")
+
+    return specs
+
+
+async def _probe_tasks(
+    runtime: Runtime,
+    endpoint: Endpoint,
+    label: str,
+    split: str,
+    indices: Sequence[int],
+    secrets: Secrets | None,
+    timeouts: SessionTimeouts,
+) -> list[Sequence[Mapping[str, Any]]]:
+    listing_by_index: dict[int, Sequence[Mapping[str, Any]]] = {}
+    failures: list[str] = []
+    limiter = anyio.CapacityLimiter(_MAX_CONCURRENT_REQUESTS)
+
+    async def probe(index: int) -> None:
+        async with limiter:
+            try:
+                with translate_errors(label, endpoint, timeouts.open_s):
+                    reply = await open_probe(
+                        runtime, endpoint, split=split, task_index=index, secrets=secrets, timeouts=timeouts
+                    )
+            except SourceError as error:
+                failures.append(f"task {index}: {error}")
+                return
+        _refuse_terminal(reply, label)
+        listing_by_index[index] = reply["tools"]
+
+    with _unwrap_single_error():
+        async with anyio.create_task_group() as group:
+            for index in indices:
+                group.start_soon(probe, index)
+
+    if failures:
+        warnings.warn(
+            f"source {label!r}: the tools of {len(failures)} of {len(indices)} probed tasks could not be read, so "
+            f"tools that only these tasks have are missing ({failures[0]}).",
+            stacklevel=2,
+        )
+
+    return [listing_by_index[index] for index in sorted(listing_by_index)]
+
+
+def _refuse_terminal(listing: Mapping[str, Any], label: str) -> None:
+    terminal = listing.get("terminal_tool")
+
+    if terminal:
+        name = one_line(str(terminal.get("name")))
+        raise SourceError(
+            f"source {label!r}: this environment is scored by its terminal tool {name!r}, which receives the final "
+            f"message when a rollout ends. That is not supported yet, and every rollout would stay unscored. Remove "
+            f"the source, or give the environment an ordinary tool that scores."
+        )
+
+
+def _merge_specs(listings: Sequence[Sequence[Mapping[str, Any]]], label: str) -> list[Mapping[str, Any]]:
+    spec_by_name: dict[str, Mapping[str, Any]] = {}
+
+    for spec in (spec for listing in listings for spec in listing):
+        first = spec_by_name.setdefault(str(spec.get("name")), spec)
+        if first != spec:
+            warnings.warn(
+                f"source {label!r}: tool {one_line(str(spec.get('name')))!r} has different parameters in different "
+                f"tasks; the policy is shown those of the first.",
+                stacklevel=2,
+            )
+
+    return list(spec_by_name.values())
+
+
+@contextmanager
+def _unwrap_single_error() -> Iterator[None]:
+    """Raise the first error of a task group itself: all tasks of a group here fail for the same reason."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None

@@ -1,0 +1,382 @@
+"""The per-rollout environment that TRL resets, calls and reads: one ORS session behind typed Python methods.
+
+Decides what a failure means for the rollout, what the policy is told about it, and when a session ends. Offers what
+TRL's own adapter offers (`reset`, one method per tool, `reward`, `rewards`, `metadata`, `finished`, `last_output`);
+everything else is underscored, because TRL shows every public method to the policy as a tool.
+
+The law here
+- The last reward before the end counts; a later failure does not erase it, a call after `finished` reaches no server.
+- A reward that is not a finite number is the server's error, not a number.
+- A session that cannot open does not stop training: the rollout is played without an environment and stays unscored.
+- What the policy reads after a failure is short and holds no session id, secret or stack trace.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import operator
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import aiohttp
+from openreward.api._session.http import AuthenticationError
+from openreward.api.errors import OpenRewardError
+
+from multiors.errors import RoutingError, SessionError
+from multiors.ors.calls import CallFailed
+from multiors.ors.runtime import get_runtime
+from multiors.ors.session import OpenSession, Secrets, SessionTimeouts, open_session
+from multiors.ors.target import Endpoint
+from multiors.ors.text import one_line, redact
+from multiors.ors.tools import BoundTool, bind_arguments, make_method
+from multiors.records import Episode, StepRecord, UnscoredReason
+
+__all__ = ["Blueprint", "EnvironmentFactory", "RolloutEnvironment", "make_environment_class", "parse_step_reward"]
+
+logger = logging.getLogger("multiors.ors")
+
+_UNOPENED = "The environment could not be opened. There is nothing to do here."
+_ENDED = "The environment is gone; the episode cannot go on."
+_FINISHED = "The episode has already finished; this call was not made."
+_EMPTY = "(no output)"
+# What opening a session can raise besides our own errors; anything else is a bug and stops training.
+_OPEN_ERRORS = (
+    aiohttp.ClientError,
+    AuthenticationError,
+    OpenRewardError,
+    SessionError,
+    OSError,
+    TimeoutError,
+    AssertionError,  # the SDK's way to say that a server gave no session id
+    LookupError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """Everything needed to open sessions of one source, in this process or in one it is pickled to."""
+
+    label: str
+    """The source's name."""
+
+    identity: str
+    """Tells sources with equal settings apart; travels with the pickle."""
+
+    endpoint: Endpoint
+    split: str
+    tools: tuple[BoundTool, ...]
+    timeouts: SessionTimeouts
+    secrets: Secrets | None = field(default=None, repr=False)
+
+    def hide_secrets(self, text: str) -> str:
+        """`text` on one line without this source's key and secrets."""
+        values = [value if isinstance(value, str) else value[0] for value in (self.secrets or {}).values()]
+        return one_line(redact(text, [self.endpoint.api_key or "", *values]))
+
+
+class RolloutEnvironment:
+    """One rollout's environment. Each source has a subclass of its own, with its tools as methods."""
+
+    _blueprint: ClassVar[Blueprint]
+    _reported: ClassVar[set[str]]
+
+    reward: float | None
+    """Last reward of the rollout. None: nothing scored it."""
+
+    rewards: list[float | None]
+    """Step rewards in the order of the calls; None where a call was not scored or failed."""
+
+    metadata: list[Mapping[str, Any] | None]
+    """Step metadata in the order of the calls."""
+
+    finished: bool
+    """Whether a tool ended the episode."""
+
+    last_output: str
+    """What the policy saw last of a tool."""
+
+    _task_index: int | None
+    _steps: list[StepRecord]
+    _opened: bool
+    _ended_by: UnscoredReason | None
+    _error: str | None
+
+    def __init__(self) -> None:
+        self._lease = _Lease()
+        weakref.finalize(self, self._lease.release)
+        self._clear(None)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} environment, task_index={self._task_index}>"
+
+    def reset(self, *, task_index: int | None = None, **_columns: Any) -> str:
+        """Open a fresh session for a task and return its prompt.
+
+        An earlier session is closed in the background. If no session can be opened, the rollout goes on without one.
+
+        Args:
+            task_index: The environment's own index of the task, from the row.
+
+        Raises:
+            RoutingError: The row has no task index.
+        """
+        index = self._check_index(task_index)
+        self._lease.release()
+        self._clear(index)
+
+        try:
+            session = get_runtime().run(_open, self._blueprint, index)
+        except _OPEN_ERRORS as error:
+            self._fail(UnscoredReason.UNREACHABLE, f"the session did not open: {type(error).__name__}: {error}")
+            return _UNOPENED
+
+        self._lease.hold(session)
+
+        if session.dropped_blocks and not session.prompt:
+            self._fail(UnscoredReason.UNREACHABLE, "the prompt has images only, which a text policy cannot read")
+            return _UNOPENED
+
+        if session.dropped_blocks:
+            self._report_once("images", "the prompt holds images, which a text policy is not shown")
+
+        self._opened = True
+        return session.prompt
+
+    def _close(self) -> None:
+        """Close the session and wait for it."""
+        self._lease.release()
+        get_runtime().close_now([])
+
+    def _release(self) -> None:
+        """Close the session in the background; what was observed stays readable."""
+        self._lease.release()
+
+    def _episode(self) -> Episode:
+        """What happened since the last `reset`."""
+        return Episode(self._task_index, tuple(self._steps), self._opened, self.finished, self._error)
+
+    def _call(self, tool: BoundTool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Run a tool for the policy and return the text it sees.
+
+        Raises:
+            SessionError: The call failed; the text is for the policy. TRL counts it as a tool failure.
+        """
+        if self._task_index is None:
+            raise SessionError(f"source {self._blueprint.label!r}: {tool.name!r} was called before reset().")
+
+        if self.finished:
+            self.last_output = _FINISHED
+            return _FINISHED
+
+        try:
+            arguments = bind_arguments(tool, args, kwargs)
+        except TypeError as error:
+            raise self._refuse(tool, kwargs, UnscoredReason.BAD_CALL, str(error)) from None
+
+        session = self._lease.session
+
+        if session is None or self._ended_by is not None:
+            reason = self._ended_by or UnscoredReason.UNREACHABLE
+            raise self._refuse(tool, arguments, reason, _ENDED if self._opened else _UNOPENED)
+
+        started = time.monotonic()
+
+        try:
+            reply = get_runtime().run(session.call, tool.wire_name, arguments)
+        except CallFailed as failure:
+            return self._handle_failure(tool, arguments, failure, time.monotonic() - started)
+
+        reward, is_bad = parse_step_reward(reply.reward)
+        text = reply.text or _EMPTY
+        step = StepRecord(
+            tool=tool.wire_name,
+            arguments=arguments,
+            output=text,
+            reward=reward,
+            finished=reply.finished,
+            failure=UnscoredReason.BAD_REWARD if is_bad else None,
+            duration_s=time.monotonic() - started,
+        )
+        self._record(step, metadata=reply.metadata)
+
+        if is_bad:
+            self._fail(
+                UnscoredReason.BAD_REWARD, f"tool {tool.wire_name!r} sent the reward {reply.reward!r}", ends=False
+            )
+
+        return text
+
+    def _handle_failure(
+        self, tool: BoundTool, arguments: Mapping[str, Any], failure: CallFailed, duration_s: float
+    ) -> str:
+        if failure.is_finished:
+            # The server finished the episode without having said so in a reply, or after a reply was lost.
+            self.finished = True
+            self.last_output = _FINISHED
+            return _FINISHED
+
+        if failure.reason is UnscoredReason.BAD_CALL:
+            raise self._refuse(
+                tool, arguments, failure.reason, self._blueprint.hide_secrets(failure.detail), duration_s
+            )
+
+        self._fail(failure.reason, f"tool {tool.wire_name!r}: {failure.detail}")
+        self._lease.release()
+        told = "The tool failed; the episode cannot go on." if failure.reason is UnscoredReason.TOOL_ERROR else _ENDED
+        raise self._refuse(tool, arguments, failure.reason, told, duration_s) from failure
+
+    def _refuse(
+        self,
+        tool: BoundTool,
+        arguments: Mapping[str, Any],
+        reason: UnscoredReason,
+        told: str,
+        duration_s: float = 0.0,
+    ) -> SessionError:
+        """Record a call that brought no reply; the error to raise for it."""
+        told = one_line(told)
+        self._record(
+            StepRecord(tool=tool.wire_name, arguments=arguments, output=told, failure=reason, duration_s=duration_s)
+        )
+        return SessionError(told)
+
+    def _record(self, step: StepRecord, *, metadata: Mapping[str, Any] | None = None) -> None:
+        self._steps.append(step)
+        self.rewards.append(step.reward)
+        self.metadata.append(metadata)
+        self.finished = step.finished
+        self.last_output = step.output
+
+        if step.reward is not None:
+            self.reward = step.reward
+
+    def _fail(self, reason: UnscoredReason, detail: str, *, ends: bool = True) -> None:
+        """Note a failure of the environment; `ends` says that no further call can reach it."""
+        session = self._lease.session
+        detail = self._blueprint.hide_secrets(detail.replace(session.sid, "…") if session and session.sid else detail)
+        self._error = self._error or detail
+
+        if ends:
+            self._ended_by = reason
+
+        self._report_once(reason, detail)
+
+    def _report_once(self, kind: str, detail: str) -> None:
+        """Warn of the first case of a kind in this process; later ones are in the metrics, and in the log at DEBUG."""
+        level = logging.DEBUG if kind in self._reported else logging.WARNING
+        self._reported.add(kind)
+        logger.log(level, "source %r, task %s: %s", self._blueprint.label, self._task_index, detail)
+
+    def _clear(self, task_index: int | None) -> None:
+        self._task_index = task_index
+        self._steps = []
+        self._opened = False
+        self._ended_by = None
+        self._error = None
+        self.reward = None
+        self.rewards = []
+        self.metadata = []
+        self.finished = False
+        self.last_output = ""
+
+    def _check_index(self, task_index: object) -> int:
+        try:
+            if not isinstance(task_index, bool):
+                return operator.index(task_index)  # type: ignore[arg-type]  # anything may stand in a row
+        except TypeError:
+            pass
+
+        raise RoutingError(
+            f"source {self._blueprint.label!r}: a row has task_index={task_index!r}, which is no whole number. Train "
+            f"on the train_dataset of the same spec as the environments, and set remove_unused_columns=False."
+        )
+
+
+class _Lease:
+    """Holds at most one session, and lets it go once; survives the environment, so that a finalizer can use it."""
+
+    def __init__(self) -> None:
+        self.session: OpenSession | None = None
+
+    def hold(self, session: OpenSession) -> None:
+        self.session = session
+
+    def release(self) -> None:
+        session, self.session = self.session, None
+
+        if session is not None:
+            get_runtime().close_soon(session)
+
+
+def parse_step_reward(value: object) -> tuple[float | None, bool]:
+    """The step reward a server sent, and whether it broke the rule that a reward is a finite number or null.
+
+    JSON true and false count as 1.0 and 0.0. Text, lists, objects, NaN, infinities and integers beyond a float are bad.
+    """
+    if value is None:
+        return None, False
+
+    try:
+        reward = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        reward = math.nan
+
+    return (reward, False) if math.isfinite(reward) else (None, True)
+
+
+async def _open(blueprint: Blueprint, task_index: int) -> OpenSession:
+    return await open_session(
+        get_runtime(),
+        blueprint.endpoint,
+        owner=blueprint.identity,
+        split=blueprint.split,
+        task_index=task_index,
+        secrets=blueprint.secrets,
+        timeouts=blueprint.timeouts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFactory:
+    """Makes the environments of one source; a value, so that it pickles to a spawned rollout worker."""
+
+    blueprint: Blueprint
+
+    def __call__(self) -> RolloutEnvironment:
+        """A fresh environment, always of the same class in one process."""
+        return make_environment_class(self.blueprint, RolloutEnvironment)()
+
+
+_class_by_key: dict[tuple[str, type], type] = {}
+_class_lock = threading.Lock()
+
+
+def make_environment_class(
+    blueprint: Blueprint, base: type[RolloutEnvironment], **attributes: Any
+) -> type[RolloutEnvironment]:
+    """The one subclass of `base` that stands for a source in this process, named like the source.
+
+    TRL compares classes exactly, so asking again for the same source and base returns the same class.
+    """
+    with _class_lock:
+        key = (blueprint.identity, base)
+
+        if key not in _class_by_key:
+            methods = {
+                tool.name: make_method(tool, class_name=blueprint.label, call=_call_tool) for tool in blueprint.tools
+            }
+            namespace = {**methods, **attributes, "_blueprint": blueprint, "_reported": set()}
+            _class_by_key[key] = type(blueprint.label, (base,), namespace)
+
+        return _class_by_key[key]
+
+
+def _call_tool(environment: RolloutEnvironment, tool: BoundTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    return environment._call(tool, args, kwargs)

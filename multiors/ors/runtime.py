@@ -1,0 +1,199 @@
+"""The event loop that all ORS traffic of a process runs on, and the end of every session.
+
+One background thread with one loop, started at first use; one HTTP client per server. TRL calls `reset()` and tools
+synchronously, so the surface is synchronous: `run` waits, `start` does not. Knows nothing of tasks, tools or rewards.
+
+Rules
+- A forked child does not inherit a loop: it gets a runtime of its own, and leaves its parent's sessions alone.
+- Sessions are closed at exit before Python stops worker threads, because closing needs the loop and its name resolver.
+- A request never follows a redirect to another host: keys and secrets travel in headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+import aiohttp
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from openreward.api._session.http import set_retry_policy
+from yarl import URL
+
+from multiors.errors import SessionError
+
+__all__ = ["Closable", "Runtime", "get_runtime"]
+
+logger = logging.getLogger("multiors.ors")
+
+T = TypeVar("T")
+
+_CONNECT_TIMEOUT_S = 10.0
+# A server answers any request within its 25 s "still starting" window (openreward 0.1.167, environments/server.py).
+_READ_TIMEOUT_S = 60.0
+_EXIT_TIMEOUT_S = 15.0
+
+
+class Closable(Protocol):
+    """What the runtime closes at exit."""
+
+    @property
+    def owner(self) -> str:
+        """Identity of the source that opened it."""
+
+    async def close(self) -> None:
+        """End the session on its server; bounded in time, never raises."""
+
+
+class Runtime:
+    """The background loop of this process, its HTTP clients and its open sessions."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._lock = threading.Lock()
+        self._portal: AbstractContextManager[BlockingPortal] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clients: dict[str, aiohttp.ClientSession] = {}
+        self._open: set[Closable] = set()
+        self._pending: set[Future[None]] = set()
+
+    @property
+    def num_open_sessions(self) -> int:
+        """Sessions opened here and not yet told to close."""
+        return len(self._open)
+
+    def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        """Run `function(*args)` on the loop and wait for its result; an interrupt cancels it."""
+        future = self.start(function, *args)
+
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def start(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Future[T]:
+        """Run `function(*args)` on the loop without waiting, not even for the loop to take it."""
+        return asyncio.run_coroutine_threadsafe(function(*args), self._start_loop())
+
+    def client(self, session_url: str) -> aiohttp.ClientSession:
+        """The HTTP client of one server. Call on the loop only."""
+        client = self._clients.get(session_url)
+
+        if client is None or client.closed:
+            trace = aiohttp.TraceConfig()
+            trace.on_request_redirect.append(_refuse_other_host)
+            client = aiohttp.ClientSession(
+                base_url=session_url,
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=_READ_TIMEOUT_S),
+                trust_env=True,
+                trace_configs=[trace],
+            )
+            set_retry_policy(client, "env-server")
+            self._clients[session_url] = client
+
+        return client
+
+    def register(self, session: Closable) -> None:
+        """Remember an open session, to be closed at the latest at exit."""
+        self._open.add(session)
+
+    def close_soon(self, session: Closable) -> None:
+        """Close a session in the background. Closing twice, or in a forked child, does nothing."""
+        if os.getpid() != self.pid or session not in self._open:
+            return
+
+        self._open.discard(session)
+        future = self.start(session.close)
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+
+    def close_now(self, sessions: list[Closable], *, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
+        """Close `sessions` at once and wait until they and all closings in the background are done."""
+        for session in sessions:
+            self.close_soon(session)
+
+        _, unfinished = wait(list(self._pending), timeout=timeout_s)
+
+        if unfinished:
+            logger.warning("%d sessions were not closed within %.0f s.", len(unfinished), timeout_s)
+
+    def close_owned_by(self, owners: Collection[str]) -> None:
+        """Close the sessions of some sources and wait for it."""
+        self.close_now([session for session in list(self._open) if session.owner in owners])
+
+    def shut_down(self) -> None:
+        """Close every session, every client and the loop."""
+        if os.getpid() != self.pid or self._portal is None:
+            return
+
+        self.close_now(list(self._open))
+        self.run(self._close_clients)
+        self._portal.__exit__(None, None, None)
+        self._portal = self._loop = None
+
+    async def _close_clients(self) -> None:
+        for client in self._clients.values():
+            await client.close()
+
+        self._clients.clear()
+
+    def _start_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._portal = start_blocking_portal("asyncio", name="multiors")
+                self._loop = self._portal.__enter__().call(_running_loop)
+                # Not atexit: that runs after worker threads are gone, and a close may need to resolve a host name.
+                threading._register_atexit(self.shut_down)  # type: ignore[attr-defined]  # see test_trl_contract
+
+            return self._loop
+
+
+async def _running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+async def _refuse_other_host(
+    _session: aiohttp.ClientSession, _context: object, params: aiohttp.TraceRequestRedirectParams
+) -> None:
+    target = params.url.join(URL(params.response.headers.get("Location", "")))
+
+    if target.origin() != params.url.origin():
+        raise SessionError(
+            f"{params.url.origin()} redirects to another host, {target.origin()}; keys and secrets are not sent there. "
+            f"Give the source the final address."
+        )
+
+
+_runtime: Runtime | None = None
+_runtime_lock = threading.Lock()
+# A forked child keeps its parent's runtime referenced, so that no finalizer touches the parent's sockets.
+_inherited: list[Runtime | None] = []
+
+
+def get_runtime() -> Runtime:
+    """The runtime of this process, made at first use."""
+    global _runtime
+
+    with _runtime_lock:
+        if _runtime is None:
+            _runtime = Runtime()
+
+        return _runtime
+
+
+def _forget_parent() -> None:
+    global _runtime, _runtime_lock
+
+    _inherited.append(_runtime)
+    _runtime = None
+    _runtime_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_parent)

@@ -1,0 +1,216 @@
+"""One open session on an ORS server.
+
+The SDK creates, routes, pings and deletes sessions; calls are run by `multiors.ors.calls`. Decides that what was opened
+is closed, whatever happens on the way, and that every wait has a deadline.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from openreward._version import USER_AGENT
+from openreward.api._session.http import request_retryable
+from openreward.api.environments.client import AsyncEnvironment, AsyncSession
+from openreward.api.errors import SessionTerminatedError
+
+from multiors.errors import SessionError
+from multiors.ors.calls import CallFailed, ToolReply, run_call
+from multiors.ors.runtime import Runtime
+from multiors.ors.target import Endpoint
+from multiors.records import UnscoredReason
+
+__all__ = ["OpenSession", "Secrets", "SessionTimeouts", "open_probe", "open_session", "sdk_environment"]
+
+logger = logging.getLogger("multiors.ors")
+
+Secrets = Mapping[str, str | tuple[str, list[str]]]
+
+_CLOSE_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTimeouts:
+    """Deadlines in seconds; each covers all retries of its operation."""
+
+    open_s: float = 600.0
+    """From asking for a session to having its prompt, an environment's slow `setup` included; also for each thing
+    asked of a server before training, because a platform may first have to start the environment."""
+
+    call_s: float = 600.0
+    """One tool call, from sending it to its last byte."""
+
+
+class OpenSession:
+    """A session that was opened and must be closed, with its prompt."""
+
+    def __init__(
+        self, session: _Session, prompt: str, *, owner: str, dropped_blocks: int, timeouts: SessionTimeouts
+    ) -> None:
+        self._session = session
+        self._timeouts = timeouts
+        self.owner = owner
+        self.prompt = prompt
+        self.dropped_blocks = dropped_blocks
+        """Blocks of the prompt that are no text."""
+
+    @property
+    def sid(self) -> str:
+        """The session's id on its server; never shown to a policy."""
+        return self._session.sid or ""
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolReply:
+        """Run a tool once.
+
+        Raises:
+            CallFailed: No reply, with the reason.
+        """
+        try:
+            with anyio.fail_after(self._timeouts.call_s):
+                return await self._session.call_once(tool, arguments)
+        except TimeoutError:
+            detail = f"no answer within {self._timeouts.call_s:g} s"
+            raise CallFailed(UnscoredReason.SESSION_LOST, detail) from None
+
+    async def close(self) -> None:
+        """Delete the session on its server. A session that cannot be closed is reported, not raised."""
+        await _close(self._session)
+
+
+def sdk_environment(runtime: Runtime, endpoint: Endpoint) -> AsyncEnvironment:
+    """The SDK's handle on an environment. Call on the runtime's loop only."""
+    namespace, slash, name = endpoint.deployment.rpartition("/")
+
+    return AsyncEnvironment(
+        namespace=namespace if slash else None,
+        name=name,
+        variant=endpoint.environment,
+        client=runtime.client(endpoint.session_url),
+        api_key=endpoint.api_key,
+    )
+
+
+async def open_session(
+    runtime: Runtime,
+    endpoint: Endpoint,
+    *,
+    owner: str,
+    split: str,
+    task_index: int,
+    secrets: Secrets | None,
+    timeouts: SessionTimeouts,
+) -> OpenSession:
+    """Open a session for one task and fetch its prompt; what was opened is closed again if anything fails.
+
+    `owner` is the identity of the source, by which its sessions are closed together.
+
+    Raises:
+        TimeoutError: Not open within `timeouts.open_s`.
+        Exception: The SDK's or HTTP client's error.
+    """
+    session = _Session(
+        sdk_environment(runtime, endpoint), api_key=endpoint.api_key, split=split, index=task_index, secrets=secrets
+    )
+
+    try:
+        with anyio.fail_after(timeouts.open_s):
+            await session.__aenter__()
+            blocks = await session.get_prompt()
+    except BaseException:
+        await _close(session)
+        raise
+
+    texts = [block.text for block in blocks if block.type == "text"]
+    opened = OpenSession(
+        session, "\n".join(texts), owner=owner, dropped_blocks=len(blocks) - len(texts), timeouts=timeouts
+    )
+    runtime.register(opened)
+
+    return opened
+
+
+async def open_probe(
+    runtime: Runtime,
+    endpoint: Endpoint,
+    *,
+    split: str,
+    task_index: int,
+    secrets: Secrets | None,
+    timeouts: SessionTimeouts,
+) -> Mapping[str, Any]:
+    """The tool listing of one task, read in a session of its own that is closed again.
+
+    Raises:
+        TimeoutError: Not read within `timeouts.open_s`.
+        Exception: The SDK's or HTTP client's error.
+    """
+    session = _Session(
+        sdk_environment(runtime, endpoint), api_key=endpoint.api_key, split=split, index=task_index, secrets=secrets
+    )
+
+    try:
+        with anyio.fail_after(timeouts.open_s):
+            await session.__aenter__()
+            listing: Mapping[str, Any] = await request_retryable(
+                session.client,
+                "GET",
+                endpoint.path("/task_tools"),
+                expect_json=True,
+                token=endpoint.api_key,
+                sid=session.sid,
+                deployment=endpoint.deployment,
+            )
+            return listing
+    finally:
+        await _close(session)
+
+
+class _Session(AsyncSession):
+    """The SDK's session with calls that run a tool at most once, and that remembers if it could not be deleted."""
+
+    close_error: Exception | None = None
+
+    async def call_once(self, tool: str, arguments: Mapping[str, Any]) -> ToolReply:
+        headers = {"User-Agent": USER_AGENT, "X-Session-ID": self.sid, "X-Deployment": self.deployment}
+
+        if self.api_key is not None:
+            headers["X-API-Key"] = self.api_key
+
+        call = run_call(self.client, self._env_path("/call"), tool=tool, arguments=arguments, headers=headers)
+
+        try:
+            reply: ToolReply = await self._run_or_die(call)
+        except SessionTerminatedError as error:
+            raise CallFailed(UnscoredReason.SESSION_LOST, error.reason) from error
+
+        return reply
+
+    async def _pre_delete(self) -> None:
+        # The SDK swallows this error when it closes; it is kept here so that it can be reported.
+        try:
+            await super()._pre_delete()
+        except Exception as error:
+            self.close_error = error
+            raise
+
+
+async def _close(session: _Session) -> None:
+    """End a session, whatever state it is in; bounded, and shielded from the cancellation that may have led here."""
+    with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True) as scope:
+        try:
+            await session.__aexit__(None, None, None)
+        except Exception as error:  # noqa: BLE001  teardown: the rollout is over, its error must not hide another
+            session.close_error = error
+
+    if scope.cancelled_caught:
+        session.close_error = SessionError(f"not closed within {_CLOSE_TIMEOUT_S:g} s")
+
+    if session.close_error is not None and session.sid is not None:
+        logger.warning(
+            "A session of %s could not be closed (%s); its server drops it when it expires.",
+            session.base_url,
+            type(session.close_error).__name__,
+        )

@@ -1,0 +1,400 @@
+"""`ORSSource`: one ORS environment, as a part of a mix or alone in the place of TRL's `OpenRewardSpec`.
+
+Decides what is asked of a server and when: nothing at construction, then the address and environment, the task list and
+the tools, each once and cached. Holds `weight` and `reward` for the mix without knowing what they mean.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+import uuid
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from openreward.api.sandboxes.secrets import WELL_KNOWN_SECRETS
+
+from multiors.errors import ConfigError, SourceError
+from multiors.ors.discovery import TaskList, fetch_tasks, fetch_tools, find_environment
+from multiors.ors.environment import Blueprint, EnvironmentFactory
+from multiors.ors.runtime import get_runtime
+from multiors.ors.session import Secrets, SessionTimeouts
+from multiors.ors.target import Endpoint, is_url, resolve_endpoint, show_target
+from multiors.ors.tools import BoundTool, bind_tools, describe_tools, render_tools
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+__all__ = ["ORSSource"]
+
+T = TypeVar("T")
+
+# Columns that TRL or this library takes for its own; a task's key of this name cannot become a column (TRL 1.16).
+_RESERVED_COLUMNS = frozenset(
+    {
+        "completion", "completion_ids", "completions", "environment", "environments", "image", "images", "log_extra",
+        "log_metric", "prompt", "prompts", "self", "slot", "task", "task_index", "task_spec", "trainer_state",
+    }
+)  # fmt: skip
+
+
+class ORSSource:
+    """One ORS environment.
+
+    Takes every argument of TRL's `OpenRewardSpec` with the same meaning, offers its three properties, and adds what a
+    mix needs. Construction sends no request.
+
+    Args:
+        target: A catalogue name ("owner/name") or the URL of an ORS server, taken as written.
+        num_tasks: At most so many tasks, from the first. None: all.
+        split: Which split's tasks to draw.
+        indices: Exactly these task indices, in this order; not together with `num_tasks`.
+        api_key: This source's key. None: OPENREWARD_API_KEY for a catalogue name, no key for a URL.
+        secrets: Secrets for each session. A name the SDK does not know takes a pair (value, [allowed hosts]).
+        env_name: Which environment of the server; "owner/name" where the URL is that of a platform with split hosts.
+        include_metadata: Whether task specifications are fetched. False asks for their number only.
+        discover_task_tools: Whether short sessions are opened to find tools that only some tasks have.
+        task_tools_discovery_index: The one task to probe. None: each of `indices`, or else task 0.
+        variant: The ORS variant of a catalogue environment.
+        weight: This source's share of the mix, relative to the others'. None: all sources weigh the same.
+        reward: How step rewards become one, and the user's own reward functions (`multiors.SourceReward`).
+        session_url: Session address of a platform whose hosts follow no rule. None: derived, or OPENREWARD_SESSION_URL.
+        open_timeout_s: Seconds for opening a session, and for each thing asked before training.
+        call_timeout_s: Seconds for one tool call.
+
+    Raises:
+        ConfigError: An argument is wrong.
+
+    Example:
+        >>> source = ORSSource("http://127.0.0.1:8001", env_name="sorting", num_tasks=64, weight=2.0)
+        >>> source
+        ORSSource('http://127.0.0.1:8001', env_name='sorting')
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        num_tasks: int | None = None,
+        split: str = "train",
+        indices: Sequence[int] | None = None,
+        api_key: str | None = None,
+        secrets: Secrets | None = None,
+        env_name: str | None = None,
+        include_metadata: bool = True,
+        discover_task_tools: bool = True,
+        task_tools_discovery_index: int | None = None,
+        variant: str | None = None,
+        weight: float | None = None,
+        reward: Any = None,
+        session_url: str | None = None,
+        open_timeout_s: float = 600.0,
+        call_timeout_s: float = 600.0,
+    ) -> None:
+        self.label = env_name or show_target(str(target))
+        self.weight = weight
+        self.reward = reward
+        self._target = target
+        self._is_url = is_url(str(target))
+        self._num_tasks = num_tasks
+        self._split = split
+        self._indices = None if indices is None else list(indices)
+        self._api_key = api_key
+        self._secrets = secrets
+        self._env_name = env_name
+        self._include_metadata = include_metadata
+        self._discover_task_tools = discover_task_tools
+        self._task_tools_discovery_index = task_tools_discovery_index
+        self._variant = variant
+        self._session_url = session_url
+        self._timeouts = SessionTimeouts(open_s=open_timeout_s, call_s=call_timeout_s)
+        self._check_arguments()
+        self._forget()
+
+    @classmethod
+    def from_openreward_spec(cls, spec: Any) -> ORSSource:
+        """Read the target and options of TRL's `OpenRewardSpec`.
+
+        Raises:
+            AttributeError: TRL keeps them elsewhere now.
+        """
+        return cls(
+            spec._target,
+            num_tasks=spec._num_tasks,
+            split=spec._split,
+            indices=spec._indices,
+            api_key=spec._api_key,
+            secrets=spec._secrets,
+            env_name=spec._env_name,
+            include_metadata=spec._include_metadata,
+            discover_task_tools=spec._discover_task_tools,
+            task_tools_discovery_index=spec._task_tools_discovery_index,
+        )
+
+    def __repr__(self) -> str:
+        name = "" if self._env_name is None else f", env_name={self._env_name!r}"
+        return f"ORSSource({show_target(self._target)!r}{name})"
+
+    def named(self, label: str) -> ORSSource:
+        """A copy under another name, with a class and sessions of its own."""
+        twin = copy.copy(self)
+        twin.label = label
+        twin._forget()
+        return twin
+
+    # TRL's three slots, for use alone
+
+    @property
+    def train_dataset(self) -> Dataset:
+        """The tasks as rows: `prompt` (empty, TRL appends the environment's), `task_index`, and the tasks' own keys.
+
+        As TRL's spec does it. Keys that TRL would take for its own, and keys whose values Arrow cannot hold unchanged,
+        are left out of the columns; then a warning says so and the column `task` holds each task as JSON text.
+        """
+        tasks = self.task_list
+        return self._cached("dataset", lambda: _fold_into_columns(tasks, self.label))
+
+    @property
+    def environment_factory(self) -> EnvironmentFactory:
+        """A picklable callable that makes one environment per rollout."""
+        return EnvironmentFactory(self.blueprint)
+
+    @property
+    def reward_funcs(self) -> Callable[..., list[float | None]]:
+        """The last reward of each rollout; None where nothing scored it.
+
+        Raises:
+            ConfigError: The source has a `reward` of its own, which only a mix composes.
+        """
+        if self.reward is not None:
+            raise ConfigError(
+                f"source {self.label!r}: reward=... is composed by a mix. Use MultiOpenRewardSpec({{'name': source}}), "
+                f"or give the functions to the trainer's reward_funcs."
+            )
+        return last_rewards
+
+    # What the mix reads
+
+    @property
+    def task_list(self) -> TaskList:
+        """The tasks, fetched at first use."""
+        return self._cached("tasks", lambda: get_runtime().run(self.fetch_tasks))
+
+    @property
+    def tools(self) -> tuple[BoundTool, ...]:
+        """The environment's tools as typed methods, fetched at first use."""
+        return self._cached("tools", lambda: get_runtime().run(self.fetch_tools))
+
+    @property
+    def blueprint(self) -> Blueprint:
+        """What opens sessions of this source, here or in a process it is pickled to."""
+        tools = self.tools
+        endpoint = self._cached("endpoint", self._resolve)
+        return self._cached(
+            "blueprint",
+            lambda: Blueprint(
+                label=self.label,
+                identity=self.identity,
+                endpoint=endpoint,
+                split=self._split,
+                tools=tools,
+                timeouts=self._timeouts,
+                secrets=_pair_secrets(self._secrets, endpoint, self.label),
+            ),
+        )
+
+    def describe_tools(self) -> str:
+        """A table of the tools as the policy sees them, with renames and what its schema loses."""
+        return describe_tools(self.tools)
+
+    async def prepare(self) -> None:
+        """Fetch everything the mix needs. Runs on the runtime's loop."""
+        await self.fetch_tasks()
+        await self.fetch_tools()
+
+    async def fetch_tasks(self) -> TaskList:
+        """Fetch the task list, unless it was."""
+        if "tasks" not in self._cache:
+            endpoint = await self._find_environment()
+            self._cache["tasks"] = await fetch_tasks(
+                get_runtime(),
+                endpoint,
+                label=self.label,
+                split=self._split,
+                num_tasks=self._num_tasks,
+                indices=self._indices,
+                include_metadata=self._include_metadata,
+                timeout_s=self._timeouts.open_s,
+            )
+
+        tasks: TaskList = self._cache["tasks"]
+        return tasks
+
+    async def fetch_tools(self) -> tuple[BoundTool, ...]:
+        """Fetch and bind the tools, unless they were; a tool that transformers cannot render fails here."""
+        if "tools" not in self._cache:
+            endpoint = await self._find_environment()
+            specs = await fetch_tools(
+                get_runtime(),
+                endpoint,
+                label=self.label,
+                split=self._split,
+                probe_indices=self._probe_indices(),
+                secrets=_pair_secrets(self._secrets, endpoint, self.label),
+                timeouts=self._timeouts,
+            )
+            self._cache["tools"] = self._bind_tools(specs)
+
+        bound: tuple[BoundTool, ...] = self._cache["tools"]
+        return bound
+
+    def _bind_tools(self, specs: Sequence[object]) -> tuple[BoundTool, ...]:
+        try:
+            tools = bind_tools(specs)
+            render_tools(tools)
+        except SourceError as error:
+            raise SourceError(f"source {self.label!r}: {error}") from error
+
+        return tools
+
+    async def _find_environment(self) -> Endpoint:
+        if "endpoint" not in self._cache:
+            self._cache["endpoint"] = await find_environment(
+                get_runtime(), self._resolve(), label=self.label, timeout_s=self._timeouts.open_s
+            )
+
+        endpoint: Endpoint = self._cache["endpoint"]
+        return endpoint
+
+    def _resolve(self) -> Endpoint:
+        return resolve_endpoint(
+            self._target,
+            label=self.label,
+            env_name=self._env_name,
+            variant=self._variant,
+            api_key=self._api_key,
+            session_url=self._session_url,
+        )
+
+    def _probe_indices(self) -> list[int]:
+        if not self._discover_task_tools:
+            return []
+        if self._task_tools_discovery_index is not None:
+            return [self._task_tools_discovery_index]
+        return sorted(set(self._indices)) if self._indices is not None else [0]
+
+    def _cached(self, key: str, make: Callable[[], T]) -> T:
+        with self._lock:
+            if key not in self._cache:
+                value = make()
+                self._cache[key] = value
+
+            cached: T = self._cache[key]
+            return cached
+
+    def _forget(self) -> None:
+        self.identity = uuid.uuid4().hex
+        self._cache: dict[str, Any] = {}
+        self._lock = threading.RLock()
+
+    def _check_arguments(self) -> None:
+        if not isinstance(self._target, str) or not self._target.strip():
+            raise ConfigError(
+                f"source {self.label!r}: target={self._target!r} is no text. Pass 'owner/name' or 'http://host:port'."
+            )
+        if self._num_tasks is not None and self._indices is not None:
+            raise ConfigError(
+                f"source {self.label!r}: num_tasks={self._num_tasks} and indices=... were both given. Pass one of them."
+            )
+        if self._num_tasks is not None:
+            self._check_count("num_tasks", self._num_tasks, minimum=1)
+        if self._indices is not None and not self._indices:
+            raise ConfigError(f"source {self.label!r}: indices=[] names no task. Pass at least one, or leave it out.")
+        for index in self._indices if self._indices is not None else ():
+            self._check_count("indices", index, minimum=0)
+        if self._task_tools_discovery_index is not None:
+            self._check_count("task_tools_discovery_index", self._task_tools_discovery_index, minimum=0)
+        for name, seconds in (("open_timeout_s", self._timeouts.open_s), ("call_timeout_s", self._timeouts.call_s)):
+            if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
+                raise ConfigError(f"source {self.label!r}: {name}={seconds!r} is not a positive number of seconds.")
+
+    def _check_count(self, name: str, value: object, *, minimum: int) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            raise ConfigError(
+                f"source {self.label!r}: {name} holds {value!r}; it takes whole numbers from {minimum} upwards."
+            )
+
+
+def last_rewards(environments: Sequence[Any], **_: Any) -> list[float | None]:
+    """The last reward of each rollout; None where nothing scored it."""
+    return [environment.reward for environment in environments]
+
+
+def _pair_secrets(secrets: Secrets | None, endpoint: Endpoint, label: str) -> Secrets | None:
+    """Secrets as the SDK takes them: a name it does not know needs the hosts the secret may go to.
+
+    A server that is not a platform hands secrets to the environment itself and restricts no hosts.
+    """
+    unknown = [
+        name for name, value in (secrets or {}).items() if isinstance(value, str) and name not in WELL_KNOWN_SECRETS
+    ]
+
+    if unknown and endpoint.is_platform:
+        raise SourceError(
+            f"source {label!r}: the platform must be told which hosts the secrets {unknown} may go to. "
+            f"Pass each as (value, ['host', ...])."
+        )
+
+    if secrets is None:
+        return None
+
+    return {name: (str(value), []) if name in unknown else value for name, value in secrets.items()}
+
+
+def _fold_into_columns(tasks: TaskList, label: str) -> Dataset:
+    from datasets import Dataset
+
+    num_rows = len(tasks.indices)
+    rows: dict[str, list[Any]] = {
+        "prompt": [[{"role": "user", "content": ""}] for _ in range(num_rows)],
+        "task_index": list(tasks.indices),
+    }
+
+    if tasks.specs is None:
+        return Dataset.from_dict(rows)
+
+    specs = [json.loads(spec) for spec in tasks.specs]
+    keys = sorted({key for spec in specs if isinstance(spec, Mapping) for key in spec})
+    left_out = []
+
+    for key in keys:
+        values = [spec.get(key) if isinstance(spec, Mapping) else None for spec in specs]
+        if key in _RESERVED_COLUMNS or not _survives_arrow(values):
+            left_out.append(key)
+        else:
+            rows[key] = values
+
+    if left_out or not all(isinstance(spec, Mapping) for spec in specs):
+        rows["task"] = list(tasks.specs)
+        what = f"the task keys {left_out}" if left_out else "tasks that are no objects"
+        warnings.warn(
+            f"source {label!r}: {what} cannot be columns (TRL uses the name, or Arrow would change the values). "
+            f"The column 'task' holds each task as JSON text instead.",
+            stacklevel=2,
+        )
+
+    return Dataset.from_dict(rows)
+
+
+def _survives_arrow(values: list[Any]) -> bool:
+    """Whether Arrow gives back exactly what it was given: it pads nested objects and refuses mixed types."""
+    import pyarrow as pa
+
+    try:
+        restored = pa.array(values).to_pylist()
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError):
+        return False
+
+    return json.dumps(restored) == json.dumps(values)

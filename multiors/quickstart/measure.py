@@ -1,0 +1,178 @@
+"""How good a policy is: real episodes of every task, before and after training.
+
+An episode without a reward is unscored; it counts in the scored fraction and in no mean. A mean of nothing is None.
+Episodes follow the same chat format as in training (tool results are appended as tokens, nothing is tokenized twice),
+with sampling at temperature 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from multiors.quickstart.warmstart import tools_of
+
+__all__ = ["Measurement", "measure_policy", "summarize"]
+
+_BATCH_SIZE = 64
+_MAX_TURNS = 4
+_MAX_NEW_TOKENS = 48  # the longest turn of a scripted episode has about 30
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A policy's result in one environment."""
+
+    num_episodes: int
+    num_scored: int
+    reward: float | None
+    """Mean over scored episodes. None: none was scored."""
+
+    @property
+    def scored_fraction(self) -> float | None:
+        """Scored episodes over all. None: there were none."""
+        return self.num_scored / self.num_episodes if self.num_episodes else None
+
+
+def summarize(rewards: Sequence[float | None]) -> Measurement:
+    """Mean reward over what was scored, and how much was."""
+    scored = [reward for reward in rewards if reward is not None]
+    return Measurement(len(rewards), len(scored), sum(scored) / len(scored) if scored else None)
+
+
+@dataclass
+class _Conversation:
+    """An episode in progress."""
+
+    environment: Any
+    tools: Sequence[Any]
+    ids: list[int]
+    """Prompt, and everything since, as the policy sees it."""
+
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    """Tool calls of the latest turn."""
+
+
+def measure_policy(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    factories: Mapping[str, Callable[[], Any]],
+    *,
+    tasks: Sequence[tuple[str, int]],
+    reward: Callable[[Any], float | None],
+    seed: int,
+    on_episode: Callable[[], None] = lambda: None,
+) -> dict[str, Measurement]:
+    """Play every (environment, task_index) of `tasks` once and summarize the rewards per environment.
+
+    Args:
+        factories: A factory of environments by name.
+        reward: What a finished episode was worth, from its environment. None: unscored.
+        on_episode: Called after each episode.
+    """
+    import torch
+
+    rewards: dict[str, list[float | None]] = {name: [] for name in factories}
+    pool: dict[str, list[Any]] = {name: [] for name in factories}
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(seed)
+            for start in range(0, len(tasks), _BATCH_SIZE):
+                batch = tasks[start : start + _BATCH_SIZE]
+                borrowed = [(name, pool[name].pop() if pool[name] else factories[name]()) for name, _ in batch]
+                conversations = [
+                    _open(tokenizer, environment, task_index=task_index)
+                    for (_, environment), (_, task_index) in zip(borrowed, batch, strict=True)
+                ]
+                _converse(model, tokenizer, conversations)
+                for name, environment in borrowed:
+                    rewards[name].append(reward(environment))
+                    environment._close()
+                    pool[name].append(environment)
+                    on_episode()
+    finally:
+        model.train(was_training)
+    return {name: summarize(values) for name, values in rewards.items()}
+
+
+def _open(tokenizer: PreTrainedTokenizerFast, environment: Any, *, task_index: int) -> _Conversation:
+    prompt = environment.reset(task_index=task_index)
+    tools = tools_of(environment)
+    ids = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt}], tools=tools, add_generation_prompt=True, return_dict=False
+    )
+    return _Conversation(environment, tools, list(ids))
+
+
+def _converse(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch: Sequence[_Conversation]) -> None:
+    """Let the policy write and the tools answer, until no episode calls a tool or the turns are used up."""
+    active = list(batch)
+    for turn in range(_MAX_TURNS):
+        for conversation, written in zip(active, _generate(model, tokenizer, active), strict=True):
+            conversation.calls = _read_calls(tokenizer, conversation, written)
+            conversation.ids += written
+        active = [conversation for conversation in active if conversation.calls]
+        if not active or turn == _MAX_TURNS - 1:
+            return
+        for conversation in active:
+            conversation.ids += _answer(tokenizer, conversation)
+
+
+def _generate(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch: Sequence[_Conversation]
+) -> list[list[int]]:
+    import torch
+
+    width = max(len(conversation.ids) for conversation in batch)
+    padded = [[int(tokenizer.pad_token_id)] * (width - len(c.ids)) + c.ids for c in batch]
+    mask = [[0] * (width - len(c.ids)) + [1] * len(c.ids) for c in batch]
+    output = model.generate(
+        input_ids=torch.tensor(padded),
+        attention_mask=torch.tensor(mask),
+        max_new_tokens=_MAX_NEW_TOKENS,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    rows = output[:, width:].tolist()
+    end = tokenizer.eos_token_id
+    return [row[: row.index(end) + 1] if end in row else row for row in rows]
+
+
+def _read_calls(
+    tokenizer: PreTrainedTokenizerFast, conversation: _Conversation, written: list[int]
+) -> list[dict[str, Any]]:
+    from trl.chat_template_utils import parse_response
+
+    message = parse_response(tokenizer, written, prefix=conversation.ids, tools=list(conversation.tools))
+    return [call["function"] for call in message.get("tool_calls") or []]
+
+
+def _answer(tokenizer: PreTrainedTokenizerFast, conversation: _Conversation) -> list[int]:
+    """Run the calls of the latest turn, and return the tokens in which the policy reads their results."""
+    results = []
+    offered = {tool.__name__: tool for tool in conversation.tools}
+    for call in conversation.calls:
+        tool = offered.get(call["name"])
+        if tool is None:
+            result = f"There is no tool {call['name']!r}."
+        else:
+            try:
+                result = str(tool(**call["arguments"]))
+            except TypeError as error:  # the policy named a parameter that does not exist
+                result = str(error)
+        results.append({"role": "tool", "name": call["name"], "content": result})
+    calls = [{"type": "function", "function": call} for call in conversation.calls]
+    before = [{"role": "user", "content": ""}, {"role": "assistant", "content": "", "tool_calls": calls}]
+    prefix = tokenizer.apply_chat_template(before, tokenize=False).removesuffix("\n")
+    text = tokenizer.apply_chat_template([*before, *results], tokenize=False, add_generation_prompt=True)
+    return list(tokenizer(text[len(prefix) :], add_special_tokens=False)["input_ids"])

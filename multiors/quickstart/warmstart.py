@@ -1,0 +1,147 @@
+"""The warm start: scripted episodes against the real servers, and supervised training on what the scripts wrote.
+
+A policy of random weights never writes a tool call, so reinforcement learning would have nothing to choose from. The
+scripts teach it the form and nothing else on purpose: they copy what the prompt says and draw every answer uniformly
+from the valid ones, so a transcript is right only as often as chance has it. Which answer is right has to come from the
+rewards.
+
+Loss is taken on the assistant's tokens only, as TRL's training template marks them. This module does not know which
+answers the environments want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import random
+
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+__all__ = ["SCRIPTS", "Episode", "fit", "play", "tools_of"]
+
+Call = tuple[str, dict[str, Any]]
+Script = Callable[[str, "random.Random"], Generator[Call, str, None]]
+
+_RESERVED = frozenset({"reset", "get_reward"})
+_GOODBYE = "Done."
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One scripted episode."""
+
+    environment: str
+    messages: tuple[dict[str, Any], ...]
+    reward: float | None
+    """Last reward of the environment. None: unscored."""
+
+
+def _recycling(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
+    yield "drop", {"bin": rng.choice(["paper", "glass", "metal", "compost"])}
+
+
+def _teahouse(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
+    yield "take_order", {"table": int(prompt.split()[1])}
+    yield "brew", {"celsius": rng.choice([60, 70, 80, 90, 100])}
+
+
+def _observatory(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
+    direction = rng.choice(["north", "east", "south", "west"])
+    yield "expose", {"direction": direction, "minutes": rng.choice([1, 2, 3, 4])}
+
+
+SCRIPTS: dict[str, Script] = {"recycling": _recycling, "teahouse": _teahouse, "observatory": _observatory}
+"""A scripted player by environment. It is given the prompt, yields calls and is sent each call's result."""
+
+
+def tools_of(environment: Any) -> list[Callable[..., Any]]:
+    """The tools that TRL offers to the policy: the public methods of the environment's class, but for its own two."""
+    methods = {name: member for name, member in vars(type(environment)).items() if callable(member)}
+    return [getattr(environment, name) for name in sorted(methods) if name[0] != "_" and name not in _RESERVED]
+
+
+def play(name: str, environment: Any, *, task_index: int, rng: random.Random) -> Episode:
+    """Let the script of environment `name` play one task, on the server behind `environment`."""
+    prompt = environment.reset(task_index=task_index)
+    messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
+    script = SCRIPTS[name](prompt, rng)
+    try:
+        tool, arguments = next(script)
+        while True:
+            function = {"name": tool, "arguments": arguments}
+            messages.append(
+                {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+            )
+            output = getattr(environment, tool)(**arguments)
+            messages.append({"role": "tool", "name": tool, "content": output})
+            tool, arguments = script.send(output)
+    except StopIteration:
+        messages.append({"role": "assistant", "content": _GOODBYE})
+    return Episode(name, tuple(messages), environment.reward)
+
+
+def fit(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    episodes: Sequence[Episode],
+    *,
+    tools_by_environment: Mapping[str, Sequence[Any]],
+    steps: int,
+    rng: random.Random,
+    on_step: Callable[[float], None] = lambda loss: None,
+    batch_size: int = 32,
+    learning_rate: float = 6e-3,
+) -> float:
+    """Train the policy to write what the scripts wrote. Returns the loss of the last step.
+
+    Args:
+        steps: Optimizer steps; each draws `batch_size` episodes with replacement.
+        on_step: Called with the loss after every step.
+    """
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+    from trl import get_training_chat_template
+
+    template = get_training_chat_template(tokenizer)
+    examples = [
+        _encode(tokenizer, episode, tools_by_environment[episode.environment], template=template)
+        for episode in episodes
+    ]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / 20, 1.0) * max(1.0 - step / steps, 0.05)
+    )
+    model.train()
+    last_loss = float("nan")
+    for _ in range(steps):
+        batch = rng.choices(examples, k=batch_size)
+        ids = pad_sequence([ids for ids, _ in batch], batch_first=True, padding_value=int(tokenizer.pad_token_id))
+        labels = pad_sequence([labels for _, labels in batch], batch_first=True, padding_value=-100)
+        mask = pad_sequence([torch.ones_like(ids) for ids, _ in batch], batch_first=True)
+        loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        last_loss = float(loss.detach())
+        on_step(last_loss)
+    return last_loss
+
+
+def _encode(tokenizer: PreTrainedTokenizerFast, episode: Episode, tools: Sequence[Any], *, template: str) -> Any:
+    """Token ids of an episode, and labels that ignore everything the policy does not write."""
+    import torch
+
+    encoded = tokenizer.apply_chat_template(
+        list(episode.messages),
+        tools=list(tools),
+        chat_template=template,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+    )
+    ids = torch.tensor(encoded["input_ids"])
+    return ids, ids.masked_fill(torch.tensor(encoded["assistant_masks"]) == 0, -100)

@@ -1,0 +1,22 @@
+"""What a rollout is worth: step rewards → outcome → reward, and per-source statistics. Pure arithmetic, None intact."""
+
+from __future__ import annotations
+
+from multiors.rewards.composition import RewardPart, SourceReward, as_source_reward, check_values, compose
+from multiors.rewards.outcome import Outcome, decide_outcome, parse_step_reward
+from multiors.rewards.statistics import SourceSummary, metric_values, share_values, summarize_source
+
+__all__ = [
+    "Outcome",
+    "RewardPart",
+    "SourceReward",
+    "SourceSummary",
+    "as_source_reward",
+    "check_values",
+    "compose",
+    "decide_outcome",
+    "metric_values",
+    "parse_step_reward",
+    "share_values",
+    "summarize_source",
+]

@@ -1,0 +1,117 @@
+"""From the tool calls of one rollout to what the environment says it is worth, or to why there is no such number.
+
+Rules 1, 2, 5 and 6 of the semantics, and the eight reasons. A pure function of the recorded steps: it knows no server
+and no reward function of the user's.
+
+Which reason a rollout gets when several apply. Where the environment failed, the policy is not blamed:
+
+1. `unreachable`: the session never opened, so nothing else can be said.
+2. `session_lost`: after it nothing could be scored.
+3. `bad_reward`: the environment did judge, and its judgement was unusable. Nearer to the cause than 4.
+4. `tool_error`: the environment's code raised, and nobody knows what would have come of the call.
+
+Otherwise it is the policy's doing, or nobody's:
+
+5. `truncated`: the budget ran out in an unfinished episode; what came before might have been put right.
+6. `no_tool_call`: nothing was called.
+7. `bad_call`: the last call was refused. Refused calls before one that was accepted are not the reason.
+8. `no_score`: the last call ran, and like those before it returned no reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from multiors.records import StepRecord, UnscoredReason
+from multiors.rewards.composition import SourceReward
+from multiors.rewards.numeric import to_finite
+
+__all__ = ["Outcome", "decide_outcome", "parse_step_reward"]
+
+_ENVIRONMENT_FAILURES = (UnscoredReason.SESSION_LOST, UnscoredReason.BAD_REWARD, UnscoredReason.TOOL_ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a rollout was worth to its environment alone."""
+
+    value: float | None
+    """None: unscored."""
+
+    reason: UnscoredReason | None
+    """Why it is unscored. None exactly when `value` is a number."""
+
+
+def decide_outcome(
+    steps: Sequence[StepRecord], *, finished: bool, opened: bool, truncated: bool, reward: SourceReward
+) -> Outcome:
+    """The last score before or at the end of the episode, or why there is none.
+
+    Unscored and failed steps leave an earlier score as it is. Steps after the one that finished the episode are not
+    looked at. `reward.unscored` and `reward.unfinished` replace what the policy is answerable for; a rollout in which
+    the environment failed keeps its earlier score, or stays unscored.
+
+    Args:
+        steps: Tool calls in order.
+        finished: Whether the episode ended. A step that says so counts as well.
+        opened: Whether the session was ever opened.
+        truncated: Whether the token or turn budget ran out.
+        reward: The source's rule.
+    """
+    if not opened:
+        return Outcome(None, UnscoredReason.UNREACHABLE)
+    counted = _until_finished(steps)
+    is_finished = finished or any(step.finished for step in counted)
+    value = next((step.reward for step in reversed(counted) if _is_scored(step)), None)
+    failure = _find_environment_failure(counted)
+    if failure is None and not is_finished and reward.unfinished is not None:
+        return Outcome(reward.unfinished, None)
+    if value is not None:
+        return Outcome(value, None)
+    if failure is not None:
+        return Outcome(None, failure)
+    if reward.unscored is not None:
+        return Outcome(reward.unscored, None)
+    return Outcome(None, _explain_policy(counted, truncated=truncated and not is_finished))
+
+
+def parse_step_reward(value: object) -> tuple[float | None, bool]:
+    """Read the reward that a server sent with a tool's answer.
+
+    JSON's true and false are taken as 1.0 and 0.0, because servers written in Python send a comparison's result.
+
+    Args:
+        value: The decoded JSON value.
+
+    Returns:
+        The reward, None where there is none, and whether the value was bad: neither null nor a finite number.
+    """
+    number = to_finite(value)
+    return number, number is None and value is not None
+
+
+def _until_finished(steps: Sequence[StepRecord]) -> Sequence[StepRecord]:
+    end = next((index for index, step in enumerate(steps) if step.finished), len(steps) - 1)
+    return steps[: end + 1]
+
+
+def _is_scored(step: StepRecord) -> bool:
+    return to_finite(step.reward) is not None
+
+
+def _find_environment_failure(steps: Sequence[StepRecord]) -> UnscoredReason | None:
+    failures = {step.failure for step in steps}
+    if any(step.reward is not None and not _is_scored(step) for step in steps):
+        failures.add(UnscoredReason.BAD_REWARD)
+    return next((failure for failure in _ENVIRONMENT_FAILURES if failure in failures), None)
+
+
+def _explain_policy(steps: Sequence[StepRecord], *, truncated: bool) -> UnscoredReason:
+    if truncated:
+        return UnscoredReason.TRUNCATED
+    if not steps:
+        return UnscoredReason.NO_TOOL_CALL
+    if steps[-1].failure is UnscoredReason.BAD_CALL:
+        return UnscoredReason.BAD_CALL
+    return UnscoredReason.NO_SCORE

@@ -1,0 +1,433 @@
+"""`MultiOpenRewardSpec`: several ORS environments as TRL's three slots. The only module that knows all rooms.
+
+Asks the sources what they have, lets `mixing` decide which task fills which slot, hands TRL a dataset, one environment
+factory per source and one reward column per source, and keeps the trainer's settings consistent with them.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+
+from multiors.errors import ConfigError, SourceError
+from multiors.mixing import (
+    Plan,
+    Schedule,
+    SourceRows,
+    StoppingStrategy,
+    build_dataset,
+    build_schedule,
+    count_slots,
+    make_plan,
+    resolve_shares,
+)
+from multiors.ors.environment import EnvironmentFactory
+from multiors.ors.runtime import get_runtime
+from multiors.ors.source import ORSSource
+from multiors.records import RolloutRecord
+from multiors.rewards import SourceReward, as_source_reward
+from multiors.training import (
+    BatchShape,
+    EpisodeReader,
+    RewardColumns,
+    RunState,
+    ScoredEnvironmentFactory,
+    SlotSource,
+    SourceReader,
+    UnionEnvironmentFactory,
+    check_settings,
+    complete_fields,
+    make_columns,
+    measure_batches,
+)
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import TrainerCallback
+
+__all__ = ["AsyncSlots", "MultiOpenRewardSpec"]
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+# Names that TRL's completions table and the dataset already use (TRL 1.16, grpo_trainer.py).
+_RESERVED_NAMES = frozenset({"advantage", "completion", "environment", "prompt", "reward", "step"})
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncSlots:
+    """The slots for `AsyncGRPOTrainer`, whose rollouts are scored in another process."""
+
+    train_dataset: Dataset
+    environment_factory: dict[str, ScoredEnvironmentFactory]
+    """Environments with `get_reward()`; picklable."""
+
+    reward_funcs: list[Callable[..., Any]]
+    """Empty: a column beside `get_reward()` would count every reward twice."""
+
+
+class MultiOpenRewardSpec:
+    """Several ORS environments in one GRPO run.
+
+    Give its slots to `GRPOTrainer` as you would those of one `OpenRewardSpec`, with the arguments from
+    `training_arguments`. Nothing is asked of a server before a slot is read.
+
+    Args:
+        sources: The environments by name. Names are what trackers and tables will show: letters, digits, "-" and "_".
+        weights: Each source's share of the mix: None takes the sources' own `weight`, "tasks" weighs by task counts,
+            and a mapping names every source.
+        seed: Decides the order of tasks and slots, together with the position in the schedule and nothing else.
+        num_slots: Length of the schedule; one slot is one prompt. None: as `stopping_strategy` says, or as many as the
+            run needs once `training_arguments(max_steps=...)` was called.
+        stopping_strategy: "first_exhausted" ends when the first source has been seen once, "all_exhausted" when every
+            source has, "max_slots" after `num_slots`.
+        tools: "separate" shows each task its own environment's tools, "union" those of all sources.
+        on_rollouts: Called with the records of each scored batch, once per source.
+
+    Raises:
+        ConfigError: A name or an argument is wrong.
+
+    Example:
+        >>> spec = MultiOpenRewardSpec(
+        ...     {
+        ...         "sort": ORSSource("http://127.0.0.1:8001", env_name="sorting", weight=2.0),
+        ...         "heat": ORSSource("http://127.0.0.1:8001", env_name="thermostat", weight=1.0),
+        ...     }
+        ... )
+        >>> list(spec.sources)
+        ['sort', 'heat']
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Any],
+        *,
+        weights: Literal["tasks"] | Mapping[str, float] | None = None,
+        seed: int = 0,
+        num_slots: int | None = None,
+        stopping_strategy: StoppingStrategy | None = None,
+        tools: Literal["separate", "union"] = "separate",
+        on_rollouts: Callable[[list[RolloutRecord]], None] | None = None,
+    ) -> None:
+        if not sources:
+            raise ConfigError("a mix needs at least one source. Pass {'name': ORSSource(...), ...}.")
+
+        if tools not in ("separate", "union"):
+            raise ConfigError(f"tools={tools!r} is not a mode. Pass 'separate' or 'union'.")
+
+        self.sources: dict[str, ORSSource | SlotSource] = {
+            _check_name(name): _as_source(name, source) for name, source in sources.items()
+        }
+        self._weights = weights
+        self._seed = seed
+        self._num_slots = num_slots
+        self._stopping_strategy: StoppingStrategy = stopping_strategy or (
+            "max_slots" if num_slots is not None else "first_exhausted"
+        )
+        self._tools = tools
+        self._on_rollouts = on_rollouts
+        self._rewards: dict[str, SourceReward] = {
+            name: as_source_reward(source.reward) for name, source in self.sources.items()
+        }
+        self._identity = uuid.uuid4().hex
+        self._shape: BatchShape | None = None
+        self._run_slots: int | None = None
+        self._schedule: Schedule | None = None
+        self._dataset: Dataset | None = None
+        self._runs: list[RunState] = []
+        self._check_mix()
+
+    def __repr__(self) -> str:
+        return f"MultiOpenRewardSpec({self.sources!r})"
+
+    def __enter__(self) -> MultiOpenRewardSpec:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Before the trainer is built
+
+    def training_arguments(self, **fields: Any) -> dict[str, Any]:
+        """The user's `GRPOConfig` fields, completed with what the mix needs.
+
+        Also lays the schedule out for the trainer's batches: call it before `train_dataset` is read. Without
+        `max_steps` the length of the run follows the schedule's.
+
+        Args:
+            fields: As they would be passed to `GRPOConfig`.
+
+        Returns:
+            Fields for `GRPOConfig(**...)`.
+
+        Raises:
+            ConfigError: A field contradicts the mix, or the dataset was read before.
+        """
+        from trl import GRPOConfig
+
+        completed = complete_fields(fields, self._reward_weights)
+        shape = measure_batches(GRPOConfig(**completed))
+        max_steps = fields.get("max_steps", -1)
+        run_slots = shape.count_slots(max_steps) if max_steps > 0 else None
+
+        if run_slots is not None and self._num_slots is not None and self._num_slots < run_slots:
+            raise ConfigError(
+                f"max_steps={max_steps} needs {run_slots} slots, but num_slots={self._num_slots}. Leave one out."
+            )
+
+        if self._schedule is not None and (shape, run_slots) != (self._shape, self._run_slots):
+            raise ConfigError(
+                "training_arguments(...) was called after the dataset or plan was read, with other batches than those "
+                "the schedule was laid out for. Call it first."
+            )
+
+        self._shape, self._run_slots = shape, run_slots
+
+        if max_steps <= 0:
+            completed["max_steps"] = shape.count_steps(self._lay_out().num_slots)
+
+        return completed
+
+    def plan(self) -> Plan:
+        """What the schedule holds, per source: tasks, share, slots, and passes over its tasks. Prints as a table."""
+        schedule = self._lay_out()
+
+        return make_plan(
+            list(self.sources),
+            schedule,
+            num_tasks=self._num_tasks(),
+            shares=list(self._shares().values()),
+            seed=self._seed,
+            stopping_strategy="max_slots" if self._run_slots is not None else self._stopping_strategy,
+            requested_slots=None if self._run_slots is not None else self._num_slots,
+        )
+
+    def describe_tools(self) -> dict[str, str]:
+        """A table of each environment's tools as the policy sees them, by source."""
+        self._prepare()
+        return {name: source.describe_tools() for name, source in self.sources.items() if isinstance(source, ORSSource)}
+
+    # TRL's slots
+
+    @property
+    def train_dataset(self) -> Dataset:
+        """The schedule as rows: `environment`, `prompt`, `task_index`, `slot`, and `task` (JSON text)."""
+        if self._dataset is None:
+            self._dataset = build_dataset(self._lay_out(), [self._rows(name) for name in self.sources])
+
+        return self._dataset
+
+    @property
+    def environment_factory(self) -> dict[str, Callable[[], Any]] | UnionEnvironmentFactory:
+        """A picklable factory per source; with `tools="union"` one for all."""
+        self._prepare()
+
+        if self._tools == "union":
+            blueprints = {
+                name: source.blueprint for name, source in self.sources.items() if isinstance(source, ORSSource)
+            }
+            return UnionEnvironmentFactory(self._identity, blueprints)
+
+        return {
+            name: EnvironmentFactory(source.blueprint) if isinstance(source, ORSSource) else source.environment_factory
+            for name, source in self.sources.items()
+        }
+
+    @property
+    def reward_funcs(self) -> RewardColumns:
+        """One reward column per source; a fresh list at each access, because TRL keeps and changes the one it gets."""
+        run = RunState()
+        self._runs.append(run)
+
+        return make_columns(self._readers(), self._rewards, run=run, on_rollouts=self._on_rollouts)
+
+    @property
+    def reward_weights(self) -> list[float]:
+        """One weight per column, in column order."""
+        return list(self._reward_weights.values())
+
+    @property
+    def callbacks(self) -> list[TrainerCallback]:
+        """Checks of the trainer's settings before the first step, and the end of every session after the last."""
+        from multiors.training.callback import MixCallback
+
+        return [MixCallback(check=self._check_settings, begin=self._begin, end=self.close)]
+
+    def for_async(self) -> AsyncSlots:
+        """The slots for `AsyncGRPOTrainer`.
+
+        Raises:
+            ConfigError: The mix has something that trainer cannot do: reward weights, the user's reward functions, the
+                union mode, or specs taken by their slots.
+        """
+        blueprints = {name: source.blueprint for name, source in self.sources.items() if isinstance(source, ORSSource)}
+        problems = [
+            ("reward weights, which it always normalizes away", len(set(self.reward_weights)) > 1),
+            ("reward functions beside the environment's", any(reward.parts for reward in self._rewards.values())),
+            ("tools='union'", self._tools == "union"),
+            ("specs other than ORSSource and OpenRewardSpec", len(blueprints) < len(self.sources)),
+        ]
+        found = [problem for problem, is_there in problems if is_there]
+
+        if found:
+            raise ConfigError(f"AsyncGRPOTrainer cannot train this mix: it has {'; '.join(found)}. Use GRPOTrainer.")
+
+        return AsyncSlots(
+            train_dataset=self.train_dataset,
+            environment_factory={
+                name: ScoredEnvironmentFactory(blueprint, self._rewards[name]) for name, blueprint in blueprints.items()
+            },
+            reward_funcs=[],
+        )
+
+    def close(self) -> None:
+        """Close every session of this mix and wait for it."""
+        get_runtime().close_owned_by(
+            {source.identity for source in self.sources.values() if isinstance(source, ORSSource)}
+        )
+
+    # Inside
+
+    @property
+    def _reward_weights(self) -> dict[str, float]:
+        return {name: reward.weight for name, reward in self._rewards.items()}
+
+    def _check_mix(self) -> None:
+        """Everything that can be known without a server."""
+        resolve_shares(
+            {name: source.weight for name, source in self.sources.items()},
+            dict.fromkeys(self.sources, 1),
+            weights=self._weights,
+        )
+        count_slots(
+            [1 / len(self.sources)] * len(self.sources),
+            [1] * len(self.sources),
+            stopping_strategy=self._stopping_strategy,
+            num_slots=self._num_slots,
+            prompts_per_batch=None,
+        )
+
+        if self._tools == "union" and not all(isinstance(source, ORSSource) for source in self.sources.values()):
+            raise ConfigError("tools='union' needs ORSSource or OpenRewardSpec sources. Use tools='separate'.")
+
+    def _prepare(self) -> None:
+        """Ask all sources for their tasks and tools, all at once; every source that fails is named."""
+        get_runtime().run(_prepare_all, [source for source in self.sources.values() if isinstance(source, ORSSource)])
+
+    def _num_tasks(self) -> list[int]:
+        return [
+            len(source.task_list.indices) if isinstance(source, ORSSource) else len(source.task_indices)
+            for source in self.sources.values()
+        ]
+
+    def _shares(self) -> dict[str, float]:
+        return resolve_shares(
+            {name: source.weight for name, source in self.sources.items()},
+            dict(zip(self.sources, self._num_tasks(), strict=True)),
+            weights=self._weights,
+        )
+
+    def _lay_out(self) -> Schedule:
+        if self._schedule is None:
+            self._prepare()
+            shares, num_tasks = list(self._shares().values()), self._num_tasks()
+            prompts_per_batch = None if self._shape is None else self._shape.prompts_per_batch
+            num_slots = self._run_slots or count_slots(
+                shares,
+                num_tasks,
+                stopping_strategy=self._stopping_strategy,
+                num_slots=self._num_slots,
+                prompts_per_batch=prompts_per_batch,
+            )
+            self._schedule = build_schedule(
+                shares, num_tasks, num_slots=num_slots, prompts_per_batch=prompts_per_batch, seed=self._seed
+            )
+
+        return self._schedule
+
+    def _rows(self, name: str) -> SourceRows:
+        source = self.sources[name]
+
+        if isinstance(source, ORSSource):
+            return SourceRows(name, source.task_list.indices, source.task_list.specs)
+
+        return SourceRows(name, source.task_indices, source.tasks)
+
+    def _readers(self) -> dict[str, SourceReader]:
+        return {
+            name: EpisodeReader(source.identity) if isinstance(source, ORSSource) else source.make_reader()
+            for name, source in self.sources.items()
+        }
+
+    def _check_settings(self, args: Any) -> BatchShape:
+        schedule = self._lay_out()
+
+        return check_settings(
+            args,
+            reward_weights=self._reward_weights,
+            num_slots=schedule.num_slots,
+            prompts_per_batch=schedule.prompts_per_batch,
+        )
+
+    def _begin(self, args: Any) -> None:
+        shape = self._check_settings(args)
+
+        for run in self._runs:
+            run.order.restart(prompts_per_batch=shape.prompts_per_batch)
+            run.max_completion_tokens = args.max_completion_length
+
+
+async def _prepare_all(sources: Sequence[ORSSource]) -> None:
+    errors: list[SourceError] = []
+
+    async def prepare(source: ORSSource) -> None:
+        try:
+            await source.prepare()
+        except SourceError as error:
+            errors.append(error)
+
+    async with anyio.create_task_group() as group:
+        for source in sources:
+            group.start_soon(prepare, source)
+
+    if len(errors) == 1:
+        raise errors[0]
+
+    if errors:
+        raise SourceError("\n".join([f"{len(errors)} sources cannot be used:", *(f"- {error}" for error in errors)]))
+
+
+def _check_name(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _RESERVED_NAMES:
+        raise ConfigError(
+            f"source name {name!r} cannot be used: names have letters, digits, '-' and '_', and are none of "
+            f"{sorted(_RESERVED_NAMES)}, which the trainer's tables use. Choose another."
+        )
+
+    return name
+
+
+def _as_source(name: str, source: Any) -> ORSSource | SlotSource:
+    if isinstance(source, ORSSource):
+        return source.named(name)
+
+    if type(source).__name__ != "OpenRewardSpec":
+        return SlotSource(name, source)
+
+    try:
+        return ORSSource.from_openreward_spec(source).named(name)
+    except AttributeError as error:
+        warnings.warn(
+            f"source {name!r}: this version of TRL keeps the options of OpenRewardSpec elsewhere ({error}), so only "
+            f"its three slots are used. Lost: routing by env_name, safe tool names, reasons of failures, closing of "
+            f"sessions. Pass an ORSSource instead.",
+            stacklevel=3,
+        )
+        return SlotSource(name, source)

@@ -1,0 +1,435 @@
+"""The reward columns that TRL calls: one per source, None for every rollout of another source.
+
+Decides which rollouts a column reads, what the user's functions are given, what is logged, and that a session ends once
+its rollout was scored. What a rollout is worth is decided in `multiors.rewards`; the columns only carry.
+
+TRL calls each column with the whole batch of its process, in column order, in training and in evaluation. The first
+column also does what must be done once a batch: it checks the order of the slots and logs what concerns all sources.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from multiors.errors import RewardError, RoutingError
+from multiors.records import Episode, RolloutRecord, UnscoredReason
+from multiors.rewards import (
+    Outcome,
+    RewardPart,
+    SourceReward,
+    check_values,
+    compose,
+    decide_outcome,
+    metric_values,
+    share_values,
+)
+from multiors.training.order import SlotOrder
+
+__all__ = [
+    "AsyncRewardColumn",
+    "EpisodeReader",
+    "RewardColumn",
+    "RewardColumns",
+    "RunState",
+    "SourceReader",
+    "make_columns",
+]
+
+OnRollouts = Callable[[list[RolloutRecord]], None]
+
+
+@dataclass(slots=True)
+class RunState:
+    """What the columns of one mix share about the run in progress."""
+
+    order: SlotOrder = field(default_factory=SlotOrder)
+    max_completion_tokens: int | None = None
+    """The trainer's budget for a rollout. None: not known."""
+
+
+class SourceReader(Protocol):
+    """How the rollouts of one source are read."""
+
+    def owns(self, environment: object) -> bool:
+        """Whether an environment object is of this source."""
+
+    def read(
+        self, environments: Sequence[Any], reward: SourceReward, truncated: Sequence[bool], arguments: Mapping[str, Any]
+    ) -> list[tuple[Episode, Outcome]]:
+        """What each rollout did, and what it was worth to the environment alone."""
+
+    def release(self, environment: object) -> None:
+        """End the rollout's session."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeReader:
+    """Reads the environments of this library."""
+
+    identity: str
+    """Of the source's blueprint."""
+
+    def owns(self, environment: Any) -> bool:
+        blueprint = getattr(environment, "_blueprint", None)
+        return blueprint is not None and blueprint.identity == self.identity
+
+    def read(
+        self, environments: Sequence[Any], reward: SourceReward, truncated: Sequence[bool], arguments: Mapping[str, Any]
+    ) -> list[tuple[Episode, Outcome]]:
+        return [
+            (
+                episode,
+                decide_outcome(
+                    episode.steps,
+                    finished=episode.finished,
+                    opened=episode.opened,
+                    truncated=is_truncated,
+                    reward=reward,
+                ),
+            )
+            for episode, is_truncated in zip(
+                (environment._episode() for environment in environments), truncated, strict=True
+            )
+        ]
+
+    def release(self, environment: Any) -> None:
+        environment._release()
+
+
+@dataclass(slots=True)
+class _Batch:
+    """One call of a column, cut down to the rollouts of its source."""
+
+    arguments: dict[str, Any]
+    """TRL's keyword arguments for the whole batch."""
+
+    size: int
+    rows: list[int]
+    """Which rollouts of the batch are of this source."""
+
+    outcomes: list[tuple[Episode, Outcome]]
+    part_arguments: dict[str, Any]
+    """The keyword arguments of the user's functions: TRL's, restricted to `rows`, plus `tasks`."""
+
+    extra_columns: dict[str, list[Any]] = field(default_factory=dict)
+    """What the user's functions logged for the completions table, for the whole batch."""
+
+
+class RewardColumn:
+    """The rewards of one source, named after it, as a callable for `reward_funcs`.
+
+    Args:
+        name: The source's name; TRL logs `rewards/<name>/mean`.
+        names: All sources of the mix, in column order.
+        reward: How the source's rollouts become rewards.
+        reader: How its rollouts are read.
+        run: The state of the run, shared by the columns.
+        is_first: Whether this column does what must be done once a batch.
+        on_rollouts: Called with the records of each batch. None: nobody wants them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        names: Sequence[str],
+        reward: SourceReward,
+        reader: SourceReader,
+        run: RunState,
+        is_first: bool,
+        on_rollouts: OnRollouts | None,
+    ) -> None:
+        self.__name__ = name
+        self._names = tuple(names)
+        self._reward = reward
+        self._reader = reader
+        self._run = run
+        self._is_first = is_first
+        self._on_rollouts = on_rollouts
+        self._known_extra_columns: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<reward column {self.__name__!r}>"
+
+    def __call__(self, environments: Sequence[Any], **arguments: Any) -> list[float | None]:
+        """The reward of each rollout of the batch; None where it is unscored or of another source.
+
+        Raises:
+            RoutingError: Rows arrive out of the schedule's order, or a rollout is of no source.
+            RewardError: A reward function broke its contract.
+        """
+        with self._closing_on_error(environments):
+            batch = self._begin(environments, arguments)
+            values = [self._call_part(part, batch) for part in self._reward.parts]
+            return self._finish(batch, environments, values)
+
+    def _begin(self, environments: Sequence[Any], arguments: dict[str, Any]) -> _Batch:
+        arguments = {**arguments, "environments": environments}
+        names = self._name_rollouts(environments, arguments)
+
+        if self._is_first:
+            self._watch_order(arguments)
+            self._log_batch(names, arguments)
+
+        rows = [row for row, name in enumerate(names) if name == self.__name__]
+        mine = [environments[row] for row in rows]
+        size = len(environments)
+        batch = _Batch(arguments, size, rows, [], self._restrict(arguments, rows, size))
+        truncated = [self._is_truncated(batch.part_arguments, position) for position in range(len(rows))]
+        batch.outcomes = self._reader.read(mine, self._reward, truncated, batch.part_arguments)
+        batch.part_arguments["log_extra"] = _log_extra_for(batch)
+
+        return batch
+
+    def _finish(
+        self, batch: _Batch, environments: Sequence[Any], values_FB: Sequence[Sequence[float | None]]
+    ) -> list[float | None]:
+        rewards: list[float | None] = [None] * batch.size
+
+        for position, (row, (_, outcome)) in enumerate(zip(batch.rows, batch.outcomes, strict=True)):
+            rewards[row] = compose(outcome.value, [values[position] for values in values_FB], self._reward)
+            self._reader.release(environments[row])
+
+        records = self._make_records(batch, rewards, values_FB)
+        self._log_records(batch, records)
+
+        if self._on_rollouts is not None and records:
+            self._on_rollouts(records)
+
+        return rewards
+
+    def _call_part(self, part: RewardPart, batch: _Batch) -> list[float | None]:
+        if not batch.rows:
+            return []
+
+        return self._check_part(part, part.function(**batch.part_arguments), batch)
+
+    def _check_part(self, part: RewardPart, values: Any, batch: _Batch) -> list[float | None]:
+        return check_values(values, source=self.__name__, part=part, num_rollouts=len(batch.rows))
+
+    def _name_rollouts(self, environments: Sequence[Any], arguments: Mapping[str, Any]) -> Sequence[str]:
+        names = arguments.get("environment")
+
+        if names is None:
+            return [self.__name__ if self._reader.owns(environment) else "" for environment in environments]
+
+        unknown = sorted({repr(name) for name in names} - {repr(name) for name in self._names})
+
+        if unknown:
+            raise RoutingError(f"rows name the environments {unknown}, which are not in the mix {list(self._names)}.")
+
+        return list(names)
+
+    def _is_truncated(self, arguments: Mapping[str, Any], position: int) -> bool:
+        """Whether a rollout used up its tokens, or ended on calls that TRL's loop no longer made."""
+        budget = self._run.max_completion_tokens
+        tokens = arguments.get("completion_ids")
+
+        if tokens is not None and budget is not None and len(tokens[position]) >= budget:
+            return True
+
+        messages = _messages(arguments["completions"][position]) if arguments.get("completions") else []
+        return bool(messages and messages[-1].get("tool_calls"))
+
+    def _watch_order(self, arguments: Mapping[str, Any]) -> None:
+        slots = arguments.get("slot")
+        state = arguments.get("trainer_state")
+
+        # Evaluation rows have no slot.
+        if slots and state is not None and None not in slots:
+            self._run.order.check(slots, is_first_process=state.is_world_process_zero, global_step=state.global_step)
+
+    def _log_batch(self, names: Sequence[str], arguments: Mapping[str, Any]) -> None:
+        if arguments.get("environment") is None:
+            return
+
+        _log_values(arguments.get("log_metric"), share_values(names, self._names))
+
+        if arguments.get("log_extra"):
+            arguments["log_extra"]("environment", list(names))
+
+    def _restrict(self, arguments: Mapping[str, Any], rows: Sequence[int], size: int) -> dict[str, Any]:
+        """Per-rollout arguments cut down to `rows`, others as they are, and the decoded task specifications."""
+        restricted = {
+            name: [value[row] for row in rows] if isinstance(value, list) and len(value) == size else value
+            for name, value in arguments.items()
+        }
+        restricted["environments"] = [arguments["environments"][row] for row in rows]
+        restricted["tasks"] = [None if task is None else json.loads(task) for task in restricted.get("task") or []]
+
+        return restricted
+
+    def _make_records(
+        self, batch: _Batch, rewards: Sequence[float | None], values_FB: Sequence[Sequence[float | None]]
+    ) -> list[RolloutRecord]:
+        state = batch.arguments.get("trainer_state")
+        slots = batch.part_arguments.get("slot") or [None] * len(batch.rows)
+        messages = batch.part_arguments.get("completions") or [()] * len(batch.rows)
+
+        return [
+            RolloutRecord(
+                source=self.__name__,
+                task_index=episode.task_index,
+                slot=slots[position],
+                step=0 if state is None else state.global_step,
+                reward=rewards[row],
+                outcome=outcome.value,
+                parts={part.name: values[position] for part, values in zip(self._reward.parts, values_FB, strict=True)},
+                reason=None if rewards[row] is not None else _refine_reason(outcome.reason, messages[position]),
+                error=episode.error,
+                finished=episode.finished,
+                steps=episode.steps,
+                messages=tuple(messages[position]) if isinstance(messages[position], list) else (),
+            )
+            for position, (row, (episode, outcome)) in enumerate(zip(batch.rows, batch.outcomes, strict=True))
+        ]
+
+    def _log_records(self, batch: _Batch, records: Sequence[RolloutRecord]) -> None:
+        _log_values(batch.arguments.get("log_metric"), metric_values(self.__name__, records))
+        log_extra = batch.arguments.get("log_extra")
+
+        if log_extra is None:
+            return
+
+        # TRL shows the last values of a column that was not logged, so a column once logged is logged ever after.
+        self._known_extra_columns |= batch.extra_columns.keys()
+
+        for column in sorted(self._known_extra_columns):
+            log_extra(column, batch.extra_columns.get(column, [None] * batch.size))
+
+    @contextmanager
+    def _closing_on_error(self, environments: Sequence[Any]) -> Iterator[None]:
+        """End the batch's sessions when scoring fails or is interrupted: nobody will come back for them."""
+        try:
+            yield
+        except BaseException:
+            for environment in environments:
+                if hasattr(environment, "_release"):
+                    environment._release()
+            raise
+
+
+class AsyncRewardColumn(RewardColumn):
+    """A column of a source some of whose functions are async; TRL runs such columns of a batch at once."""
+
+    async def __call__(  # type: ignore[override]  # TRL tells the two kinds apart by their `__call__`
+        self, environments: Sequence[Any], **arguments: Any
+    ) -> list[float | None]:
+        """As the plain column, awaiting the source's async functions one after another."""
+        with self._closing_on_error(environments):
+            batch = self._begin(environments, arguments)
+            values = [await self._await_part(part, batch) for part in self._reward.parts]
+            return self._finish(batch, environments, values)
+
+    async def _await_part(self, part: RewardPart, batch: _Batch) -> list[float | None]:
+        if not batch.rows:
+            return []
+
+        values = part.function(**batch.part_arguments)
+        return self._check_part(part, await values if inspect.isawaitable(values) else values, batch)
+
+
+class RewardColumns(list[RewardColumn]):
+    """The columns for TRL's `reward_funcs`: a list, which can itself be called for one value per rollout."""
+
+    def __call__(self, environments: Sequence[Any], **arguments: Any) -> list[float | None]:
+        """Each rollout's reward from the column of its own source.
+
+        Raises:
+            RoutingError: An environment is of none of the sources.
+            RewardError: A user's function needs arguments that were not passed, or is async.
+        """
+        rewards: list[float | None] = [None] * len(environments)
+        owners = [[column for column in self if column._reader.owns(environment)] for environment in environments]
+
+        for row, found in enumerate(owners):
+            if not found:
+                raise RoutingError(
+                    f"rollout {row} was played in {environments[row]!r}, which is of no source of this mix."
+                )
+
+        for column in self:
+            if isinstance(column, AsyncRewardColumn):
+                raise RewardError(
+                    f"source {column.__name__!r} has async reward functions, which only a trainer can await. Pass the "
+                    f"columns to GRPOTrainer's reward_funcs."
+                )
+
+            rows = [row for row, found in enumerate(owners) if column in found]
+
+            try:
+                values = column(environments, **arguments)
+            except TypeError as error:
+                raise RewardError(
+                    f"source {column.__name__!r}: a reward function could not be called with the arguments "
+                    f"{sorted(arguments)}: {error}. Pass what it needs by name."
+                ) from error
+
+            for row in rows:
+                rewards[row] = values[row]
+
+        return rewards
+
+
+def make_columns(
+    readers: Mapping[str, SourceReader],
+    rewards: Mapping[str, SourceReward],
+    *,
+    run: RunState,
+    on_rollouts: OnRollouts | None,
+) -> RewardColumns:
+    """One column per source, in the order of `readers`."""
+    return RewardColumns(
+        (AsyncRewardColumn if any(_is_async(part.function) for part in rewards[name].parts) else RewardColumn)(
+            name,
+            names=list(readers),
+            reward=rewards[name],
+            reader=reader,
+            run=run,
+            is_first=position == 0,
+            on_rollouts=on_rollouts,
+        )
+        for position, (name, reader) in enumerate(readers.items())
+    )
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _log_values(log_metric: Callable[[str, float], None] | None, values_by_name: Mapping[str, Sequence[float]]) -> None:
+    if log_metric is not None:
+        for name, values in values_by_name.items():
+            for value in values:
+                log_metric(name, value)
+
+
+def _log_extra_for(batch: _Batch) -> Callable[[str, Sequence[Any]], None]:
+    """A `log_extra` for the user's functions, which know only their own source's rollouts."""
+
+    def log_extra(column: str, values: Sequence[Any]) -> None:
+        if len(values) != len(batch.rows):
+            raise RewardError(
+                f"log_extra({column!r}, ...) got {len(values)} values for {len(batch.rows)} rollouts. Pass one each."
+            )
+
+        batch.extra_columns[column] = [None] * batch.size
+        for row, value in zip(batch.rows, values, strict=True):
+            batch.extra_columns[column][row] = value
+
+    return log_extra
+
+
+def _refine_reason(reason: UnscoredReason | None, completion: Any) -> UnscoredReason | None:
+    """A policy that called only tools that do not exist called no tool of the environment's, but did call."""
+    called = any(message.get("tool_calls") for message in _messages(completion))
+    return UnscoredReason.BAD_CALL if reason is UnscoredReason.NO_TOOL_CALL and called else reason
+
+
+def _messages(completion: Any) -> list[Mapping[str, Any]]:
+    return completion if isinstance(completion, list) else []

@@ -1,0 +1,197 @@
+"""Which trainer settings make a mix what it says it is.
+
+Completes a user's `GRPOConfig` fields with what the mix needs, and names every setting that would silently break it,
+each with its remedy. Decides nothing about shares or rewards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from multiors.errors import ConfigError
+
+__all__ = ["BatchShape", "check_settings", "complete_fields", "measure_batches"]
+
+_FIXED = {
+    "shuffle_dataset": (False, "the order of the rows is the schedule"),
+    "remove_unused_columns": (False, "the columns environment, task_index and slot route each row"),
+    "ignore_data_skip": (False, "a resumed run would replay the schedule from its start"),
+    "num_train_epochs": (1, "the schedule holds the whole run; set max_steps=..., or num_slots=... on the spec"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """How a trainer turns slots into optimizer steps."""
+
+    prompts_per_batch: int
+    """Slots in one generation batch, over all processes."""
+
+    gradient_accumulation_steps: int
+    micro_batches_per_generation: int
+    """Forward passes that one generation batch serves: steps_per_generation × num_iterations."""
+
+    def count_slots(self, max_steps: int) -> int:
+        """Slots that `max_steps` optimizer steps consume."""
+        micro_batches = max_steps * self.gradient_accumulation_steps
+        return math.ceil(micro_batches / self.micro_batches_per_generation) * self.prompts_per_batch
+
+    def count_steps(self, num_slots: int) -> int:
+        """Optimizer steps that one pass over `num_slots` slots gives; TRL drops an incomplete last batch."""
+        generations = num_slots // self.prompts_per_batch
+        # transformers 5.24, Trainer.set_initial_training_values: the last, incomplete accumulation counts as a step.
+        return math.ceil(generations * self.micro_batches_per_generation / self.gradient_accumulation_steps)
+
+
+def measure_batches(args: Any) -> BatchShape:
+    """The batch arithmetic of a `GRPOConfig` on this world size (TRL 1.16, GRPOTrainer._get_train_sampler)."""
+    return BatchShape(
+        prompts_per_batch=args.generation_batch_size // args.num_generations,
+        gradient_accumulation_steps=args.gradient_accumulation_steps,
+        micro_batches_per_generation=args.steps_per_generation * args.num_iterations,
+    )
+
+
+def complete_fields(fields: Mapping[str, Any], reward_weights: Mapping[str, float]) -> dict[str, Any]:
+    """The user's `GRPOConfig` fields plus those a mix needs.
+
+    Args:
+        fields: As the user would pass them to `GRPOConfig`.
+        reward_weights: Reward weight by source, in column order.
+
+    Raises:
+        ConfigError: A field contradicts the mix.
+    """
+    completed = dict(fields)
+
+    for name, (value, reason) in _FIXED.items():
+        if completed.setdefault(name, value) != value:
+            raise ConfigError(
+                f"{name}={fields[name]!r} contradicts the mix: {reason}. Leave it out, or pass {value!r}."
+            )
+
+    weights = list(reward_weights.values())
+    completed["reward_weights"] = _merge_reward_weights(fields.get("reward_weights"), weights)
+
+    if len(set(weights)) > 1:
+        # One column per source: each is normalized on its own and then weighted, so a weight acts (GDPO, 2601.05242).
+        if completed.get("scale_rewards", "group") in ("group", True):
+            completed.setdefault("multi_objective_aggregation", "normalize_then_sum")
+
+        problem = _find_cancelled_weights(
+            reward_weights, completed.get("multi_objective_aggregation"), completed.get("scale_rewards", "group")
+        )
+        if problem:
+            raise ConfigError(problem)
+
+    return completed
+
+
+def _merge_reward_weights(given: Sequence[float] | None, weights: Sequence[float]) -> list[float]:
+    """The sources' weights, followed by those the user gave for reward functions of their own beside them."""
+    if given is None:
+        return list(weights)
+
+    if list(given[: len(weights)]) != list(weights):
+        raise ConfigError(
+            f"reward_weights={list(given)!r} does not begin with the sources' own reward weights {list(weights)!r}. "
+            f"Set them with SourceReward(weight=...) and leave reward_weights out, or append to spec.reward_weights."
+        )
+
+    return list(given)
+
+
+def _find_cancelled_weights(
+    reward_weights: Mapping[str, float], aggregation: str | None, scale_rewards: Any
+) -> str | None:
+    if (
+        len(set(reward_weights.values())) < 2
+        or aggregation == "normalize_then_sum"
+        or scale_rewards not in ("group", True)
+    ):
+        return None
+
+    return (
+        f"reward weights {dict(reward_weights)!r} would have no effect: with scale_rewards='group' each group is "
+        f"divided by its own standard deviation, and a group has one source. Set "
+        f"multi_objective_aggregation='normalize_then_sum', or scale_rewards='none' or 'batch'."
+    )
+
+
+def check_settings(
+    args: Any, *, reward_weights: Mapping[str, float], num_slots: int, prompts_per_batch: int | None
+) -> BatchShape:
+    """Check a finished `GRPOConfig` against the mix; all problems are reported at once.
+
+    Args:
+        args: The trainer's `GRPOConfig`.
+        reward_weights: Reward weight by source, in column order.
+        num_slots: Length of the schedule.
+        prompts_per_batch: The batch that the schedule was laid out for. None: for none in particular.
+
+    Raises:
+        ConfigError: One or more settings break the mix; each is named with its remedy.
+    """
+    problems = [
+        f"{name}={getattr(args, name)!r}: {reason}. Set {name}={value!r}."
+        for name, (value, reason) in _FIXED.items()
+        if name != "num_train_epochs" and bool(getattr(args, name)) != value
+    ]
+    shape = measure_batches(args)
+
+    if prompts_per_batch is not None and prompts_per_batch != shape.prompts_per_batch:
+        problems.append(
+            f"the schedule is laid out for {prompts_per_batch} prompts in a generation batch, the trainer's has "
+            f"{shape.prompts_per_batch}. Pass the same fields to spec.training_arguments(...) under the same launcher."
+        )
+
+    if num_slots < shape.prompts_per_batch:
+        problems.append(
+            f"the schedule has {num_slots} slots, less than one generation batch of {shape.prompts_per_batch} prompts, "
+            f"so nothing would be trained. Raise num_slots=... or max_steps=..., or use a smaller batch."
+        )
+    else:
+        problems += _check_length(args, shape, num_slots)
+
+    given = list(args.reward_weights or [])
+    expected = list(reward_weights.values())
+
+    if given[: len(expected)] != expected and (given or len(set(expected)) > 1 or expected[0] != 1.0):
+        problems.append(
+            f"reward_weights={args.reward_weights!r} does not begin with the sources' weights {expected!r}. "
+            f"Pass reward_weights=spec.reward_weights."
+        )
+
+    cancelled = _find_cancelled_weights(reward_weights, args.multi_objective_aggregation, args.scale_rewards)
+    problems += [cancelled] if cancelled else []
+
+    if problems:
+        raise ConfigError(
+            "these trainer settings would silently break the mix:\n- "
+            + "\n- ".join(problems)
+            + "\nspec.training_arguments(...) returns fields that fit."
+        )
+
+    return shape
+
+
+def _check_length(args: Any, shape: BatchShape, num_slots: int) -> list[str]:
+    available = shape.count_steps(num_slots)
+
+    if args.max_steps > available:
+        return [
+            f"max_steps={args.max_steps}, but the schedule's {num_slots} slots give {available} steps, after which "
+            f"they would be replayed. Pass max_steps to spec.training_arguments(...), or num_slots="
+            f"{shape.count_slots(args.max_steps)} to the spec."
+        ]
+
+    if args.max_steps <= 0 and args.num_train_epochs > 1:
+        return [
+            f"num_train_epochs={args.num_train_epochs:g}: the schedule would be replayed. Set num_train_epochs=1, and "
+            f"the length of the run with max_steps=... or num_slots=..."
+        ]
+
+    return []

@@ -1,0 +1,1 @@
+"""The tests of multiors: real servers, real TRL."""
