@@ -40,7 +40,7 @@ types: $(STAMPS)/typing
 	$(BIN)/mypy
 
 bench: $(STAMPS)/bench
-	@for script in benchmarks/*.py; do \
+	@for script in benchmarks/[!_]*.py; do \
 	  echo "$$script"; \
 	  $(BIN)/python $$script --json benchmarks/results/$$(basename $$script .py).json || exit 1; \
 	done

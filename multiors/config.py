@@ -23,16 +23,15 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from multiors.errors import ConfigError
+from multiors.ors import ORSSource
 from multiors.rewards import RewardPart, SourceReward
-
-if TYPE_CHECKING:
-    from multiors.spec import MultiOpenRewardSpec
+from multiors.spec import MultiOpenRewardSpec
 
 __all__ = ["PartConfig", "RewardConfig", "RunConfig", "SourceConfig", "build_spec", "load_run_file"]
 
@@ -133,9 +132,6 @@ def build_spec(config: RunConfig, **options: Any) -> MultiOpenRewardSpec:
     Raises:
         ConfigError: A reward function cannot be imported, or the mix contradicts itself.
     """
-    from multiors.ors import ORSSource
-    from multiors.spec import MultiOpenRewardSpec
-
     sources = {
         name: ORSSource(**source.model_dump(exclude={"reward"}), reward=_build_reward(name, source.reward))
         for name, source in config.sources.items()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from multiors.errors import ConfigError
@@ -21,6 +21,7 @@ CROWDED = [0.0005, *[0.0018] * 3, *[0.0181] * 5, *[0.0452] * 20]
 
 
 def normalize(values: Sequence[float]) -> list[float]:
+    """Shares in proportion to the values."""
     return [value / sum(values) for value in values]
 
 
@@ -45,7 +46,7 @@ def divide_slot_by_slot(units: Sequence[int], size: int, owed: list[int]) -> lis
 
 
 def count_by_batch(sources: np.ndarray, num_sources: int, size: int) -> np.ndarray:
-    """(batches, sources)"""
+    """How often each source is drawn in each batch, (batches, sources)."""
     return np.stack([(sources.reshape(-1, size) == index).sum(axis=1) for index in range(num_sources)], axis=1)
 
 
@@ -79,6 +80,7 @@ def test_a_run_is_what_dividing_its_batches_gives(values: list[float], size: int
     assert looped == drawn
 
 
+@settings(max_examples=10)
 @given(weights, batch_slots)
 def test_a_longer_run_begins_with_the_shorter_one(values: list[float], size: int) -> None:
     """What is drawn does not depend on how much is drawn after it, across the blocks it is computed in too."""

@@ -295,8 +295,8 @@ def test_a_failing_reward_function_stops_training_and_closes_sessions(
     assert {} == echo_server.wait_until(lambda counts: not counts.active).active
 
 
-def test_evaluation_rows_need_no_slot(echo_server: ServerHandle, tiny_policy: Path, tmp_path: Path) -> None:
-    """TRL calls the columns in evaluation too, with rows that are not of the schedule."""
+def test_evaluation_rows_may_come_in_any_order(echo_server: ServerHandle, tiny_policy: Path, tmp_path: Path) -> None:
+    """TRL calls the columns in evaluation too, with rows that are not of the schedule, or again of its beginning."""
     from trl import GRPOConfig
 
     from tests.scripted import ScriptedTrainer
@@ -308,7 +308,10 @@ def test_evaluation_rows_need_no_slot(echo_server: ServerHandle, tiny_policy: Pa
         model=str(tiny_policy),
         args=args,
         train_dataset=spec.train_dataset,
-        eval_dataset=spec.train_dataset.select(range(2)).remove_columns("slot"),
+        eval_dataset={
+            "slots": spec.train_dataset.select(range(2)),
+            "none": spec.train_dataset.select(range(2)).remove_columns("slot"),
+        },
         environment_factory=spec.environment_factory,
         reward_funcs=spec.reward_funcs,
         callbacks=spec.callbacks,
@@ -316,7 +319,7 @@ def test_evaluation_rows_need_no_slot(echo_server: ServerHandle, tiny_policy: Pa
 
     trainer.train()
 
-    assert 2 == len(logged(trainer, "eval_rewards/echo/mean"))
+    assert 4 == len(logged(trainer, "eval_rewards/echo/mean"))
 
 
 def test_a_run_without_max_steps_is_as_long_as_the_schedule(

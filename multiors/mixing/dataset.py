@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -71,15 +71,30 @@ def build_dataset(schedule: Schedule, sources: Sequence[SourceRows]) -> datasets
         ConfigError: Two sources have the same name, or the schedule draws a source or a task that is not there.
     """
     import datasets
-    import pyarrow as pa
 
     row = _find_rows(schedule, sources)
     distinct = _gather_distinct(sources)
-    names = pa.array([source.name for source in sources], type=pa.string())
+    names = [source.name for source in sources]
+    table = _write_table(names, schedule, row, distinct=distinct, piece_bytes=_PIECE_BYTES)
+    return datasets.Dataset(table, fingerprint=_fingerprint(names, schedule, row, distinct=distinct))
+
+
+def _write_table(
+    names: Sequence[str],
+    schedule: Schedule,
+    row: npt.NDArray[np.int64],
+    *,
+    distinct: Mapping[str, pa.Array],
+    piece_bytes: int,
+) -> pa.Table:
+    """The slots' rows, gathered piece by piece from the distinct ones."""
+    import pyarrow as pa
+
+    name_by_source = pa.array(names, type=pa.string())
     pieces = [
         pa.table(
             [
-                names.take(pa.array(schedule.source_index[start:stop])),
+                name_by_source.take(pa.array(schedule.source_index[start:stop])),
                 distinct["prompt"].take(pa.array(row[start:stop])).cast(_prompt_type(pa.string())),
                 distinct["task_index"].take(pa.array(row[start:stop])),
                 pa.array(np.arange(start, stop, dtype=np.int64)),
@@ -87,9 +102,9 @@ def build_dataset(schedule: Schedule, sources: Sequence[SourceRows]) -> datasets
             ],
             names=list(COLUMNS),
         )
-        for start, stop in _cut_pieces(_text_bytes(distinct)[row], _PIECE_BYTES)
+        for start, stop in _cut_pieces(_text_bytes(distinct)[row], piece_bytes)
     ]
-    return datasets.Dataset(pa.concat_tables(pieces), fingerprint=_fingerprint(names, schedule, row, distinct))
+    return pa.concat_tables(pieces)
 
 
 def _find_rows(schedule: Schedule, sources: Sequence[SourceRows]) -> npt.NDArray[np.int64]:
@@ -159,12 +174,14 @@ def _cut_pieces(num_bytes: npt.NDArray[np.int64], limit: int) -> Iterator[tuple[
         start, written = stop, int(total[stop - 1])
 
 
-def _fingerprint(names: pa.Array, schedule: Schedule, row: npt.NDArray[np.int64], distinct: Mapping[str, Any]) -> str:
+def _fingerprint(
+    names: Sequence[str], schedule: Schedule, row: npt.NDArray[np.int64], *, distinct: Mapping[str, pa.Array]
+) -> str:
     """From the content, because the one `datasets` makes would serialise every row."""
     import pyarrow as pa
 
     digest = hashlib.blake2b(digest_size=8)
-    digest.update(pa.record_batch([names], names=["names"]).serialize())
+    digest.update(repr(list(names)).encode())
     digest.update(pa.record_batch(list(distinct.values()), names=list(distinct)).serialize())
     digest.update(schedule.source_index.tobytes())
     digest.update(row.tobytes())

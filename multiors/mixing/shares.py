@@ -7,10 +7,9 @@ by name here, because the errors are read by who wrote the names. Nothing is dra
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any, Literal
+from typing import Literal
 
 from multiors.errors import ConfigError
 from multiors.mixing.quota import SHARE_UNITS
@@ -74,20 +73,29 @@ def _check_tasks(sources: Mapping[str, object], num_tasks_by_source: Mapping[str
             )
 
 
-def _find_weight(name: str, weights: Mapping[str, Any]) -> float:
+def _find_weight(name: str, weights: Mapping[str, object]) -> float:
     if name not in weights:
         raise ConfigError(
             f"source {name!r}: it has no weight, but {list(weights)} have; weights are given for every source or for "
             f"none. Give it a weight, or remove the others."
         )
-    weight = weights[name]
-    is_number = isinstance(weight, Real) and not isinstance(weight, bool)
-    if not is_number or not 0 < weight <= sys.float_info.max:
+    number = _to_float(weights[name])
+    if not 0 < number < math.inf:
         raise ConfigError(
-            f"source {name!r}: weight {weight!r} is not a finite number above 0. To leave the source out, remove it "
-            f"from the mix."
+            f"source {name!r}: weight {weights[name]!r} is not a finite number above 0. To leave the source out, "
+            f"remove it from the mix."
         )
-    return float(weight)
+    return number
+
+
+def _to_float(weight: object) -> float:
+    """NaN where it is no number, or one too large for a float."""
+    if isinstance(weight, bool) or not isinstance(weight, Real):
+        return math.nan
+    try:
+        return float(weight)
+    except OverflowError:
+        return math.nan
 
 
 def _normalize(weight_by_source: dict[str, float], given: Mapping[str, float]) -> dict[str, float]:

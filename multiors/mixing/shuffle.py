@@ -39,7 +39,7 @@ def shuffle_rows(values: npt.NDArray[np.uint64], *, seed: int, stream: int, firs
         An array of the same shape.
     """
     num_rows, width = values.shape
-    if width <= 1 or num_rows == 0:
+    if width <= 1:
         return values
     counts_per_row = -(-width // _WORDS_PER_COUNT)
     key = np.array([seed, stream], dtype=np.uint64)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 import anyio
@@ -33,6 +33,9 @@ _MAX_GAP = 256
 _MAX_CONCURRENT_REQUESTS = 16
 _NOT_FOUND = (404, 405, 501)
 
+# Takes the method, the path and a JSON body; returns the JSON of the answer.
+_Request = Callable[..., Awaitable[Any]]
+
 
 @dataclass(frozen=True, slots=True)
 class TaskList:
@@ -43,10 +46,6 @@ class TaskList:
 
     specs: Sequence[str] | None
     """JSON text of each task specification. None: only their number was asked for."""
-
-
-class _Request(Protocol):
-    async def __call__(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any: ...
 
 
 @contextmanager
@@ -73,7 +72,7 @@ def translate_errors(label: str, endpoint: Endpoint, timeout_s: float) -> Iterat
         raise SourceError(
             f"{at} cannot be used: {one_line(str(error))}. Check the address and that it is up."
         ) from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise SourceError(f"{at} does not speak ORS: {type(error).__name__}: {one_line(str(error))}.") from error
 
 
@@ -108,10 +107,9 @@ async def find_environment(runtime: Runtime, endpoint: Endpoint, *, label: str, 
     Raises:
         SourceError: The environment is not there, or there are several and none was named.
     """
-    with translate_errors(label, endpoint, timeout_s):
-        with anyio.fail_after(timeout_s):
-            async with _requests(runtime, endpoint) as request:
-                names = await _list_environments(request)
+    with translate_errors(label, endpoint, timeout_s), anyio.fail_after(timeout_s):
+        async with _requests(runtime, endpoint) as request:
+            names = await _list_environments(request)
 
     if names is None or (endpoint.is_platform and endpoint.environment is None):
         return endpoint
@@ -167,11 +165,10 @@ async def fetch_tasks(
     Raises:
         SourceError: No such split, no tasks, an index out of range, or another environment answered.
     """
-    with translate_errors(label, endpoint, timeout_s):
-        with anyio.fail_after(timeout_s):
-            async with _requests(runtime, endpoint) as request:
-                fetch = _TaskFetch(request, endpoint, label, split)
-                return await fetch.run(num_tasks, indices, include_metadata=include_metadata)
+    with translate_errors(label, endpoint, timeout_s), anyio.fail_after(timeout_s):
+        async with _requests(runtime, endpoint) as request:
+            fetch = _TaskFetch(request, endpoint, label, split)
+            return await fetch.run(num_tasks, indices, include_metadata=include_metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,20 +216,17 @@ class _TaskFetch:
         return [spec_by_index[index] for index in indices]
 
     async def _fetch_range(self, start: int, stop: int | None) -> list[str]:
-        body: dict[str, Any] = {"split": self.split, "start": start}
-        if stop is not None:
-            body["stop"] = stop
+        end = {} if stop is None else {"stop": stop}
 
         try:
-            reply = await self._post("/task_range", body)
+            tasks = (await self._post("/task_range", {"split": self.split, "start": start, **end}))["tasks"]
         except aiohttp.ClientResponseError as error:
             if error.status not in _NOT_FOUND:
                 raise
             # Servers older than ranges: the whole list, of which the wanted part is kept.
-            reply = await self._post("/tasks", {"split": self.split})
-            return [json.dumps(spec) for spec in reply["tasks"][start:stop]]
+            tasks = (await self._post("/tasks", {"split": self.split}))["tasks"][start:stop]
 
-        return [json.dumps(spec) for spec in reply["tasks"]]
+        return [json.dumps(spec) for spec in tasks]
 
     async def _count(self) -> int:
         return int((await self._post("/num_tasks", {"split": self.split}))["num_tasks"])
@@ -311,14 +305,14 @@ async def fetch_tools(
     Raises:
         SourceError: The environment is scored by its `@terminal` tool, or has no tools.
     """
-    with translate_errors(label, endpoint, timeouts.open_s):
-        with anyio.fail_after(timeouts.open_s):
-            async with _requests(runtime, endpoint) as request:
-                shared = await request("GET", endpoint.path("/tools"))
+    with translate_errors(label, endpoint, timeouts.open_s), anyio.fail_after(timeouts.open_s):
+        async with _requests(runtime, endpoint) as request:
+            listing = await request("GET", endpoint.path("/tools"))
+        shared = _read_specs(listing)
 
-    _refuse_terminal(shared, label)
+    _refuse_terminal(listing, label)
     listings = await _probe_tasks(runtime, endpoint, label, split, probe_indices, secrets, timeouts)
-    specs = _merge_specs(listings or [shared["tools"]], label)
+    specs = _merge_specs(listings or [shared], label)
 
     if not specs:
         raise SourceError(f"source {label!r}: the environment offers no tools, so nothing could score a rollout.")
@@ -335,7 +329,7 @@ async def _probe_tasks(
     secrets: Secrets | None,
     timeouts: SessionTimeouts,
 ) -> list[Sequence[Mapping[str, Any]]]:
-    listing_by_index: dict[int, Sequence[Mapping[str, Any]]] = {}
+    specs_by_index: dict[int, Sequence[Mapping[str, Any]]] = {}
     failures: list[str] = []
     limiter = anyio.CapacityLimiter(_MAX_CONCURRENT_REQUESTS)
 
@@ -343,14 +337,15 @@ async def _probe_tasks(
         async with limiter:
             try:
                 with translate_errors(label, endpoint, timeouts.open_s):
-                    reply = await open_probe(
+                    listing = await open_probe(
                         runtime, endpoint, split=split, task_index=index, secrets=secrets, timeouts=timeouts
                     )
+                    specs = _read_specs(listing)
             except SourceError as error:
                 failures.append(f"task {index}: {error}")
                 return
-        _refuse_terminal(reply, label)
-        listing_by_index[index] = reply["tools"]
+        _refuse_terminal(listing, label)
+        specs_by_index[index] = specs
 
     with _unwrap_single_error():
         async with anyio.create_task_group() as group:
@@ -364,7 +359,16 @@ async def _probe_tasks(
             stacklevel=2,
         )
 
-    return [listing_by_index[index] for index in sorted(listing_by_index)]
+    return [specs_by_index[index] for index in sorted(specs_by_index)]
+
+
+def _read_specs(listing: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    specs: object = listing["tools"]
+
+    if not isinstance(specs, list) or not all(isinstance(spec, dict) for spec in specs):
+        raise TypeError("the listed tools are not a list of objects")
+
+    return specs
 
 
 def _refuse_terminal(listing: Mapping[str, Any], label: str) -> None:

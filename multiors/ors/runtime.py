@@ -145,6 +145,10 @@ class Runtime:
         self._clients.clear()
 
     def _start_loop(self) -> asyncio.AbstractEventLoop:
+        # Looked up without the lock first: a finalizer may run at any allocation, also while this thread holds it.
+        if self._loop is not None:
+            return self._loop
+
         with self._lock:
             if self._loop is None:
                 self._portal = start_blocking_portal("asyncio", name="multiors")
@@ -180,6 +184,9 @@ _inherited: list[Runtime | None] = []
 def get_runtime() -> Runtime:
     """The runtime of this process, made at first use."""
     global _runtime
+
+    if _runtime is not None:
+        return _runtime
 
     with _runtime_lock:
         if _runtime is None:

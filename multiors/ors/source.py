@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio.to_thread
 from openreward.api.sandboxes.secrets import WELL_KNOWN_SECRETS
 
 from multiors.errors import ConfigError, SourceError
@@ -245,7 +246,7 @@ class ORSSource:
                 secrets=_pair_secrets(self._secrets, endpoint, self.label),
                 timeouts=self._timeouts,
             )
-            self._cache["tools"] = self._bind_tools(specs)
+            self._cache["tools"] = await anyio.to_thread.run_sync(self._bind_tools, specs)
 
         bound: tuple[BoundTool, ...] = self._cache["tools"]
         return bound
@@ -288,8 +289,7 @@ class ORSSource:
     def _cached(self, key: str, make: Callable[[], T]) -> T:
         with self._lock:
             if key not in self._cache:
-                value = make()
-                self._cache[key] = value
+                self._cache[key] = make()
 
             cached: T = self._cache[key]
             return cached
@@ -300,7 +300,8 @@ class ORSSource:
         self._lock = threading.RLock()
 
     def _check_arguments(self) -> None:
-        if not isinstance(self._target, str) or not self._target.strip():
+        target: object = self._target
+        if not isinstance(target, str) or not target.strip():
             raise ConfigError(
                 f"source {self.label!r}: target={self._target!r} is no text. Pass 'owner/name' or 'http://host:port'."
             )
@@ -316,7 +317,11 @@ class ORSSource:
             self._check_count("indices", index, minimum=0)
         if self._task_tools_discovery_index is not None:
             self._check_count("task_tools_discovery_index", self._task_tools_discovery_index, minimum=0)
-        for name, seconds in (("open_timeout_s", self._timeouts.open_s), ("call_timeout_s", self._timeouts.call_s)):
+        timeouts: dict[str, object] = {
+            "open_timeout_s": self._timeouts.open_s,
+            "call_timeout_s": self._timeouts.call_s,
+        }
+        for name, seconds in timeouts.items():
             if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
                 raise ConfigError(f"source {self.label!r}: {name}={seconds!r} is not a positive number of seconds.")
 

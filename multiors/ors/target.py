@@ -152,11 +152,11 @@ def _normalize_url(url: str, label: str) -> str:
 
     try:
         parts = urlsplit(url.strip())
-        is_server = parts.scheme in ("http", "https") and parts.hostname is not None and parts.port != 0
+        port = parts.port
     except ValueError:
-        is_server = False
+        parts, port = urlsplit(""), None
 
-    if not is_server:
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ConfigError(f"source {label!r}: {shown!r} is not a URL of a server. Write 'http://host:port'.")
 
     if parts.username is not None or parts.password is not None:

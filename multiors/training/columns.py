@@ -240,8 +240,7 @@ class RewardColumn:
         slots = arguments.get("slot")
         state = arguments.get("trainer_state")
 
-        # Evaluation rows have no slot.
-        if slots and state is not None and None not in slots:
+        if slots and None not in slots and state is not None and _is_training(arguments):
             self._run.order.check(slots, is_first_process=state.is_world_process_zero, global_step=state.global_step)
 
     def _log_batch(self, names: Sequence[str], arguments: Mapping[str, Any]) -> None:
@@ -423,6 +422,12 @@ def _log_extra_for(batch: _Batch) -> Callable[[str, Sequence[Any]], None]:
             batch.extra_columns[column][row] = value
 
     return log_extra
+
+
+def _is_training(arguments: Mapping[str, Any]) -> bool:
+    """Whether the trainer trains: in evaluation, rows of the schedule may come in any order."""
+    trainer = getattr(arguments.get("log_metric"), "__self__", None)
+    return trainer is None or bool(trainer.model.training)
 
 
 def _refine_reason(reason: UnscoredReason | None, completion: Any) -> UnscoredReason | None:

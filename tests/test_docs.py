@@ -1,0 +1,366 @@
+"""Whatever the pages show is run, and whatever they list is complete.
+
+A page's blocks run in order, in one namespace and one empty folder, against real servers. `python` blocks are executed,
+`text` blocks are the output of the block before, `console` blocks are commands with their output, and a block under
+`<!-- file: NAME -->` is a file that later blocks use. A block that cannot run says why: `<!-- not run: REASON -->`.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import inspect
+import io
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from multiors import MultiOpenRewardSpec, ORSSource, RewardPart, SourceReward, UnscoredReason
+from multiors.cli import main
+from multiors.config import PartConfig, RewardConfig, RunConfig, SourceConfig, load_run_file
+from multiors.records import RolloutRecord
+from multiors.rewards import metric_values, share_values
+from tests.scripted import small_fields
+from tests.servers.launch import ServerHandle, serve
+from tests.servers.platform import Platform, serve_platform
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LANGUAGES = {"python", "text", "yaml", "console"}
+
+
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+# -- reading pages
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    language: str
+    text: str
+
+    line: int
+    """Line of its first character, from 1."""
+
+    file: str | None
+    """Name of the file that it is."""
+
+    reason: str | None
+    """Why it is not run."""
+
+
+_DIRECTIVE = re.compile(r"<!-- (file|not run): (.+) -->")
+
+
+def read_blocks(page: Path) -> list[Block]:
+    blocks = []
+    directives: dict[str, str] = {}
+    language: str | None = None
+    start, body = 0, []
+
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if language is None and line.startswith("```"):
+            language, start, body = line[3:].strip(), number + 1, []
+        elif language is not None and line == "```":
+            text = "".join(f"{each}\n" for each in body)
+            blocks.append(Block(language, text, start, directives.get("file"), directives.get("not run")))
+            language, directives = None, {}
+        elif language is not None:
+            body.append(line)
+        elif found := _DIRECTIVE.fullmatch(line):
+            directives[found[1]] = found[2]
+        elif line.strip():
+            directives = {}
+
+    return blocks
+
+
+def read_prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def read_tables(page: str, heading: str) -> list[list[str]]:
+    """The rows of every table under a heading, without their headers."""
+    section = re.split(rf"^#+ {re.escape(heading)}$", read_prose(ROOT / page), flags=re.MULTILINE)[1]
+    lines = re.split(r"^#+ ", section, flags=re.MULTILINE)[0].splitlines()
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines if line.startswith("|")]
+    rules = [number for number, row in enumerate(rows) if set("".join(row)) <= set("-: ")]
+    headers = {number - 1 for number in rules} | set(rules)
+    return [[cell.strip() for cell in row] for number, row in enumerate(rows) if number not in headers]
+
+
+def read_names(page: str, heading: str) -> list[str]:
+    """The code in the first column of every table under a heading."""
+    return [name for row in read_tables(page, heading) for name in re.findall(r"`([^`]+)`", row[0])]
+
+
+# -- running pages
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    """Serves the catalogue name that the pages use."""
+    with serve("Many") as server, serve_platform({"Eigent/SETA": server.url}) as stand_in:
+        yield stand_in
+
+
+class PageRun:
+    """A page being run: its names, its folder, and what stands in for what a reader has."""
+
+    def __init__(self, page: Path, stand_ins: Mapping[str, str], fields_: Mapping[str, Any]) -> None:
+        self._page = page
+        self._stand_ins = stand_ins
+        self._fields = fields_
+        self._names: dict[str, Any] = {"__name__": "__main__"}
+        self._output = ""
+
+    def run(self, block: Block) -> None:
+        where = f"{_name(self._page)}:{block.line}"
+
+        if block.file is not None:
+            Path(block.file).write_text(self._adapt(block.text), encoding="utf-8")
+            if block.language == "yaml":
+                load_run_file(Path(block.file))
+        elif block.language == "python":
+            self._output = self._run_python(block)
+        elif block.language == "text":
+            assert block.text.rstrip() == self._output.rstrip(), f"{where}: the page shows another output"
+        elif block.language == "console":
+            shown, self._output = block.text, self._run_console(block)
+            assert shown.rstrip() == self._output.rstrip(), f"{where}: the page shows another output"
+        else:
+            pytest.fail(f"{where}: a block of {block.language!r} cannot be run; say why with <!-- not run: ... -->")
+
+    def _run_python(self, block: Block) -> str:
+        code = compile("\n" * (block.line - 1) + self._adapt(block.text), _name(self._page), "exec")
+        output = io.StringIO()
+
+        with redirect_stdout(output):
+            exec(code, self._names)  # noqa: S102  the page's own text
+
+        return self._restore(output.getvalue())
+
+    def _run_console(self, block: Block) -> str:
+        """The block as it would look with the real output after each command."""
+        shown = []
+        exit_code = 0
+
+        for line in block.text.splitlines():
+            if line == "$ echo $?":
+                shown += [line, str(exit_code)]
+            elif line.startswith("$ multiors "):
+                output = io.StringIO()
+                with redirect_stdout(output), redirect_stderr(output):
+                    exit_code = main(shlex.split(line)[2:])
+                shown += [line, *self._restore(output.getvalue()).rstrip().splitlines()]
+
+        return "\n".join(shown)
+
+    def _adapt(self, text: str) -> str:
+        """What a reader has, replaced by what the tests have: addresses, a model, a small run on a CPU."""
+        for written, real in self._stand_ins.items():
+            text = text.replace(written, real)
+
+        own = {name: value for name, value in self._fields.items() if f"{name}=" not in text}
+        self._names["small_fields"] = own
+        text = re.sub(r"(training_arguments|GRPOConfig)\((?!\*\*spec)", r"\1(**small_fields, ", text)
+        return text.replace("max_steps=200", "max_steps=2")
+
+    def _restore(self, text: str) -> str:
+        for written, real in self._stand_ins.items():
+            text = text.replace(real, written)
+        return text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_the_blocks_of_a_page_run_and_print_what_it_shows(
+    page: Path,
+    mixed_server: ServerHandle,
+    echo_server: ServerHandle,
+    platform: Platform,
+    tiny_policy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every block that is not marked runs as it stands, prints what follows it, and leaves no session open."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("OPENREWARD_API_KEY", platform.api_key)
+    monkeypatch.setenv("OPENREWARD_SESSION_URL", platform.session_url)
+    stand_ins = {
+        "http://127.0.0.1:8001": mixed_server.url,
+        "http://127.0.0.1:8002": echo_server.url,
+        "Qwen/Qwen3-4B": str(tiny_policy),
+    }
+    run = PageRun(page, stand_ins, {**small_fields(tmp_path / "output"), "max_completion_length": 32})
+
+    for block in read_blocks(page):
+        if block.reason is None:
+            run.run(block)
+
+    del run
+    gc.collect()
+    for server in (mixed_server, echo_server):
+        assert {} == server.wait_until(lambda counts: not counts.active).active
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_no_block_is_skipped_without_a_reason(page: Path) -> None:
+    """A block has a language that is run, or says in a sentence why it is not."""
+    silent = [
+        f"{_name(page)}:{block.line}"
+        for block in read_blocks(page)
+        if block.reason is None
+        and (
+            block.language not in LANGUAGES
+            or (block.language == "console" and re.search(r"^\$ (?!multiors |echo \$\?$)", block.text, re.MULTILINE))
+            or (block.language == "console" and "$ " not in block.text)
+        )
+    ]
+
+    assert [] == silent
+
+
+# -- links
+
+
+def slugify(heading: str) -> str:
+    """The anchor of a heading, as Python-Markdown and GitHub make it of plain words."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+
+
+def anchors(page: Path) -> set[str]:
+    return {slugify(found) for found in re.findall(r"^#+ (.+)$", read_prose(page), re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_links_and_anchors_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file of the repository, and every anchor a heading of it."""
+    broken = []
+
+    for link in re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", read_prose(page)):
+        if re.match(r"https?://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page if not path else (page.parent / path).resolve()
+        if not target.is_file() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+
+    assert [] == broken
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """No page can be found by its file name only."""
+    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+
+    assert sorted(page.name for page in PAGES[1:]) == sorted(path for each in navigation for path in each.values())
+
+
+# -- tables that must be complete
+
+
+def test_the_arguments_of_a_spec_are_listed() -> None:
+    """concepts.md lists the arguments of MultiOpenRewardSpec."""
+    expected = list(inspect.signature(MultiOpenRewardSpec).parameters)
+
+    assert expected == read_names("docs/training.md", "Arguments of the spec")
+
+
+def test_the_arguments_of_a_source_are_listed() -> None:
+    """sources.md lists the arguments of ORSSource, each with its default."""
+    parameters = inspect.signature(ORSSource).parameters.values()
+    expected = [(p.name, "–" if p.default is inspect.Parameter.empty else f"`{p.default!r}`") for p in parameters]
+
+    assert expected == [(row[0].strip("`"), row[1]) for row in read_tables("docs/sources.md", "Arguments")]
+
+
+def test_the_reasons_are_listed_in_both_places() -> None:
+    """concepts.md and rewards.md name the eight reasons."""
+    expected = [reason.value for reason in UnscoredReason]
+
+    assert expected == read_names("docs/concepts.md", "Why a rollout is unscored")
+    assert sorted(expected) == sorted(read_names("docs/rewards.md", "Which reason"))
+
+
+def test_the_environments_faults_are_told_from_the_policys() -> None:
+    """concepts.md says of each reason whose doing it is."""
+    rows = read_tables("docs/concepts.md", "Why a rollout is unscored")
+    expected = ["the environment's" if reason.is_infrastructure else "the policy's" for reason in UnscoredReason]
+
+    assert expected == [row[2] for row in rows]
+
+
+def test_the_fields_of_rewards_are_listed() -> None:
+    """rewards.md lists the fields of SourceReward and RewardPart."""
+    assert [each.name for each in fields(SourceReward)] == read_names("docs/rewards.md", "SourceReward")
+    assert [each.name for each in fields(RewardPart)] == read_names("docs/rewards.md", "RewardPart")
+
+
+def test_the_metrics_are_listed() -> None:
+    """rewards.md names every metric that is logged."""
+    record = RolloutRecord("sort", 0, 0, 0, 1.0, 1.0, {}, None, None, finished=True, steps=())
+    names = [*metric_values("sort", [record]), *share_values(["sort"], ["sort"])]
+    expected = {re.sub(r"unscored/\w+", "unscored/<reason>", name.replace("sort", "<source>")) for name in names}
+
+    assert expected == set(read_names("docs/rewards.md", "What is logged"))
+
+
+def test_the_fields_of_a_record_are_listed() -> None:
+    """rewards.md lists the fields of RolloutRecord."""
+    assert [each.name for each in fields(RolloutRecord)] == read_names("docs/rewards.md", "Records")
+
+
+@pytest.mark.parametrize(
+    ("heading", "model"),
+    [("Top level", RunConfig), ("A source", SourceConfig), ("A reward", RewardConfig), ("A part", PartConfig)],
+)
+def test_the_keys_of_a_run_file_are_listed(heading: str, model: Any) -> None:
+    """run-file.md lists every key of the run file."""
+    assert list(model.model_fields) == read_names("docs/run-file.md", heading)
+
+
+# -- errors
+
+
+def _text(node: ast.AST) -> str:
+    """The text of a message, with an ellipsis for each value in it."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_text, node.values))
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "…"
+
+
+def read_messages() -> list[str]:
+    """Every text of the package that may be a message."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "multiors").rglob("*.py")]
+    return [
+        _text(node)
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    ]
+
+
+def test_the_messages_of_the_error_catalogue_exist() -> None:
+    """Each pattern of errors.md fits a message of the package, so no entry outlives its error."""
+    patterns = re.findall(r"^\| `([^`]+)` \|", read_prose(ROOT / "docs/errors.md"), re.MULTILINE)
+    messages = read_messages()
+    unknown = [
+        pattern
+        for pattern in patterns
+        if not any(re.search(".*".join(map(re.escape, pattern.split("…"))), text, re.DOTALL) for text in messages)
+    ]
+
+    assert len(patterns) > 50
+    assert [] == unknown

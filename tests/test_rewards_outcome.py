@@ -1,0 +1,205 @@
+"""From tool calls to the environment's outcome, or to why there is none."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from multiors.records import StepRecord, UnscoredReason
+from multiors.rewards import Outcome, SourceReward, decide_outcome, parse_step_reward
+
+LOST, RAISED, REFUSED, BAD = (
+    UnscoredReason.SESSION_LOST,
+    UnscoredReason.TOOL_ERROR,
+    UnscoredReason.BAD_CALL,
+    UnscoredReason.BAD_REWARD,
+)
+PLAIN = SourceReward()
+
+step_records = st.builds(
+    StepRecord,
+    tool=st.just("move"),
+    reward=st.none() | st.floats(-10, 10),
+    finished=st.booleans(),
+    failure=st.sampled_from([None, None, None, LOST, RAISED, REFUSED, BAD]),
+)
+flags = st.fixed_dictionaries({"finished": st.booleans(), "opened": st.booleans(), "truncated": st.booleans()})
+rules = st.builds(
+    SourceReward, unscored=st.sampled_from([None, 0.0, -1.0]), unfinished=st.sampled_from([None, 0.0, -2.0])
+)
+
+
+def step(reward: float | None = None, *, failure: UnscoredReason | None = None, finished: bool = False) -> StepRecord:
+    """One call."""
+    return StepRecord("move", reward=reward, failure=failure, finished=finished)
+
+
+def decide(
+    *steps: StepRecord,
+    finished: bool = False,
+    opened: bool = True,
+    truncated: bool = False,
+    reward: SourceReward = PLAIN,
+) -> Outcome:
+    """The outcome of these calls."""
+    return decide_outcome(steps, finished=finished, opened=opened, truncated=truncated, reward=reward)
+
+
+@pytest.mark.parametrize(
+    ("answers", "finished", "value", "reason"),
+    [
+        ("[null, null]", False, None, UnscoredReason.NO_SCORE),
+        ("[]", False, None, UnscoredReason.NO_TOOL_CALL),
+        ("[0.0]", True, 0.0, None),
+        ("[1.0, null]", False, 1.0, None),
+        ("[1.0, 0.0]", False, 0.0, None),
+        ("[-1.0]", True, -1.0, None),
+        ("[NaN]", True, None, UnscoredReason.BAD_REWARD),
+        ("[Infinity]", True, None, UnscoredReason.BAD_REWARD),
+        ('["NaN"]', True, None, UnscoredReason.BAD_REWARD),
+        ("[0.5, NaN]", True, 0.5, None),
+        ("[true]", True, 1.0, None),
+        ("[1e999]", True, None, UnscoredReason.BAD_REWARD),
+        ("[3, [1.0]]", True, 3.0, None),
+    ],
+)
+def test_the_last_score_is_the_outcome(
+    answers: str, finished: bool, value: float | None, reason: UnscoredReason | None
+) -> None:
+    """From a server's answers to the outcome: the last number counts, and what is no number never does."""
+    steps = []
+    for answer in json.loads(answers):
+        number, is_bad = parse_step_reward(answer)
+        steps.append(step(number, failure=BAD if is_bad else None))
+
+    assert Outcome(value, reason) == decide(*steps, finished=finished)
+
+
+def test_failed_and_unscored_calls_do_not_erase_a_score() -> None:
+    """A score stands whatever fails after it."""
+    for failure in (None, LOST, RAISED, REFUSED, BAD):
+        assert Outcome(0.25, None) == decide(step(0.25), step(failure=failure))
+
+
+def test_nothing_counts_after_the_end() -> None:
+    """Scores and failures of calls after the one that finished the episode are not looked at."""
+    assert Outcome(0.5, None) == decide(step(0.5, finished=True), step(1.0), step(failure=LOST))
+    assert Outcome(0.5, None) == decide(step(0.5), step(finished=True), step(1.0, finished=True))
+    assert Outcome(None, UnscoredReason.NO_SCORE) == decide(step(finished=True), step(1.0), step(failure=RAISED))
+
+
+@pytest.mark.parametrize(
+    ("steps", "truncated", "finished", "reason"),
+    [
+        ([step(failure=LOST), step(failure=RAISED), step(failure=BAD)], True, False, LOST),
+        ([step(failure=RAISED), step(failure=BAD)], True, False, BAD),
+        ([step(failure=REFUSED), step(failure=RAISED), step()], True, False, RAISED),
+        ([step(failure=REFUSED)], True, False, UnscoredReason.TRUNCATED),
+        ([step()], True, False, UnscoredReason.TRUNCATED),
+        ([], True, False, UnscoredReason.TRUNCATED),
+        ([step()], True, True, UnscoredReason.NO_SCORE),
+        ([], False, False, UnscoredReason.NO_TOOL_CALL),
+        ([step(), step(failure=REFUSED)], False, False, REFUSED),
+        ([step(failure=REFUSED), step()], False, False, UnscoredReason.NO_SCORE),
+        ([step(math.nan)], False, False, BAD),
+    ],
+)
+def test_an_unscored_rollout_has_its_truest_reason(
+    steps: list[StepRecord], truncated: bool, finished: bool, reason: UnscoredReason
+) -> None:
+    """The environment's failures come before the policy's, the nearest to the cause first."""
+    assert Outcome(None, reason) == decide(*steps, truncated=truncated, finished=finished)
+
+
+@given(st.lists(step_records, max_size=5), flags, rules)
+def test_a_rollout_has_a_score_or_one_reason(
+    steps: list[StepRecord], flags: dict[str, bool], reward: SourceReward
+) -> None:
+    """There is a reason exactly where there is no number, and numbers are finite."""
+    outcome = decide_outcome(steps, reward=reward, **flags)
+
+    assert (outcome.value is None) == (outcome.reason is not None)
+    assert outcome.value is None or math.isfinite(outcome.value)
+
+
+@given(st.lists(step_records, max_size=5), flags, rules)
+def test_settings_replace_only_what_the_policy_answers_for(
+    steps: list[StepRecord], flags: dict[str, bool], reward: SourceReward
+) -> None:
+    """Where the environment failed, `unscored` and `unfinished` change nothing."""
+    plain = decide_outcome(steps, reward=PLAIN, **flags)
+
+    outcome = decide_outcome(steps, reward=reward, **flags)
+
+    if plain.reason is not None and plain.reason.is_infrastructure:
+        assert plain == outcome
+    elif plain.reason is not None and reward.unscored is not None:
+        assert outcome.value in (reward.unscored, reward.unfinished)
+        assert outcome.reason is None
+    else:
+        assert outcome == plain or outcome.value == reward.unfinished
+
+
+def test_a_session_that_never_opened_is_unreachable_whatever_is_set() -> None:
+    """Nothing turns a rollout that never began into a score."""
+    reward = SourceReward(unscored=0.0, unfinished=0.0)
+
+    assert Outcome(None, UnscoredReason.UNREACHABLE) == decide(opened=False, truncated=True, reward=reward)
+
+
+@pytest.mark.parametrize("steps", [[], [step()], [step(failure=REFUSED)]])
+def test_giving_up_can_be_a_score(steps: list[StepRecord]) -> None:
+    """`unscored` is the score of a rollout that the policy left without one."""
+    reward = SourceReward(unscored=-0.5)
+
+    assert Outcome(-0.5, None) == decide(*steps, reward=reward)
+    assert Outcome(-0.5, None) == decide(*steps, truncated=True, reward=reward)
+
+
+@pytest.mark.parametrize("failure", [LOST, RAISED, BAD])
+def test_failures_of_the_environment_are_never_scores(failure: UnscoredReason) -> None:
+    """Where the environment failed, an earlier score stands and no score stays none."""
+    reward = SourceReward(unscored=0.0, unfinished=0.0)
+
+    assert Outcome(None, failure) == decide(step(), step(failure=failure), reward=reward)
+    assert Outcome(0.75, None) == decide(step(0.75), step(failure=failure), reward=reward)
+
+
+def test_an_unfinished_episode_can_have_a_score_of_its_own() -> None:
+    """`unfinished` replaces earlier scores of an episode that never ended, and only of such."""
+    reward = SourceReward(unscored=-1.0, unfinished=-2.0)
+
+    assert Outcome(-2.0, None) == decide(step(0.75), reward=reward)
+    assert Outcome(-2.0, None) == decide(reward=reward)
+    assert Outcome(0.75, None) == decide(step(0.75), finished=True, reward=reward)
+    assert Outcome(0.75, None) == decide(step(0.75, finished=True), reward=reward)
+    assert Outcome(-1.0, None) == decide(step(finished=True), reward=reward)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, (None, False)),
+        (True, (1.0, False)),
+        (False, (0.0, False)),
+        (3, (3.0, False)),
+        (-0.5, (-0.5, False)),
+        (math.nan, (None, True)),
+        (math.inf, (None, True)),
+        (10**400, (None, True)),
+        ("1.0", (None, True)),
+        ([1.0], (None, True)),
+        ({"score": 1.0}, (None, True)),
+    ],
+)
+def test_only_finite_numbers_are_step_rewards(value: Any, expected: tuple[float | None, bool]) -> None:
+    """null is no reward, true and false are 1.0 and 0.0, and all that is no finite number is bad."""
+    number, is_bad = parse_step_reward(value)
+
+    assert expected == (number, is_bad)
+    assert number is None or isinstance(number, float)
