@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from multiors.errors import ConfigError
 from multiors.ors import ORSSource
@@ -35,8 +36,17 @@ from multiors.spec import MultiOpenRewardSpec
 
 __all__ = ["PartConfig", "RewardConfig", "RunConfig", "SourceConfig", "build_spec", "load_run_file"]
 
-_Number = Annotated[float, Field(allow_inf_nan=False)]
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+def _refuse_truth(value: object) -> object:
+    """YAML reads `yes` and `on` as true, which Python would take for 1."""
+    if isinstance(value, bool):
+        raise ValueError("Input should be a number, not a truth value")  # noqa: TRY004  # pydantic wants a ValueError
+
+    return value
+
+
+_Number = Annotated[float, BeforeValidator(_refuse_truth), Field(allow_inf_nan=False)]
+_Positive = Annotated[float, BeforeValidator(_refuse_truth), Field(gt=0, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=1, strict=True)]
 _Index = Annotated[int, Field(ge=0, strict=True)]
 
@@ -48,7 +58,7 @@ class _Config(BaseModel):
 class PartConfig(_Config):
     """One of the user's reward functions."""
 
-    function: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="Where it is: 'module:function'.")
+    function: str = Field(pattern=r"^\w[\w.]*:\w[\w.]*$", description="Where it is: 'module:function'.")
     weight: _Number = Field(default=1.0, description="Factor of its values in the source's reward.")
     name: str | None = Field(default=None, description="Its name in records. None: the function's.")
     scores_alone: bool = Field(default=False, description="Whether it scores rollouts the environment did not.")
@@ -82,13 +92,20 @@ class SourceConfig(_Config):
     open_timeout_s: _Positive = Field(default=600.0, description="Seconds for opening a session.")
     call_timeout_s: _Positive = Field(default=600.0, description="Seconds for one tool call.")
 
+    @model_validator(mode="after")
+    def _check_tasks(self) -> SourceConfig:
+        if self.num_tasks is not None and self.indices is not None:
+            raise ValueError("num_tasks and indices are both given; one of them says which tasks")
+
+        return self
+
 
 class RunConfig(_Config):
     """A mix of environments."""
 
     sources: dict[str, SourceConfig] = Field(min_length=1, description="The environments by name.")
     weights: Literal["tasks"] | None = Field(default=None, description="'tasks' weighs sources by their task counts.")
-    seed: int = Field(default=0, ge=0, description="Decides the order of tasks and slots.")
+    seed: _Index = Field(default=0, description="Decides the order of tasks and slots.")
     num_slots: _Count | None = Field(default=None, description="Length of the schedule, in prompts.")
     stopping_strategy: Literal["first_exhausted", "all_exhausted", "max_slots"] | None = Field(
         default=None, description="Where the schedule ends if num_slots does not say."
@@ -103,18 +120,18 @@ def load_run_file(path: Path) -> RunConfig:
         ConfigError: It cannot be read, is no YAML, or has mistakes; each is named with key path and line.
     """
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        text = path.read_text(encoding="utf-8")
+        node, values = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
     except OSError as error:
         raise ConfigError(f"run file {str(path)!r} cannot be read: {error.strerror}.") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    # Besides its own errors, the reader lets through those of a text that is no UTF-8, and of dates that do not exist.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"run file {str(path)!r} is no YAML: {' '.join(str(error).split())}.") from error
 
-    repeated = _find_repeated_keys(node, ())
+    repeated = _find_repeated_keys(node, (), set())
 
     if repeated:
         raise ConfigError(_describe(path, node, [(location, "stands here twice") for location in repeated]))
-
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
 
     if not isinstance(values, dict):
         raise ConfigError(f"run file {str(path)!r} holds no mapping. It begins with 'sources:'.")
@@ -122,7 +139,7 @@ def load_run_file(path: Path) -> RunConfig:
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        mistakes = [(tuple(each["loc"]), f"{each['msg']} (got {each['input']!r})") for each in error.errors()]
+        mistakes = [(tuple(each["loc"]), _describe_mistake(each)) for each in error.errors()]
         raise ConfigError(_describe(path, node, mistakes)) from None
 
 
@@ -174,6 +191,13 @@ def _import_function(location: str, name: str) -> Callable[..., Any]:
     return function
 
 
+def _describe_mistake(mistake: ErrorDetails) -> str:
+    message = mistake["msg"].removeprefix("Value error, ")
+    # Of an unknown key the value is not shown: it may be the secret that someone put here.
+    shows_value = mistake["type"] not in ("extra_forbidden", "missing") and not isinstance(mistake["input"], dict)
+    return f"{message} (got {mistake['input']!r})" if shows_value else message
+
+
 def _describe(path: Path, node: yaml.Node | None, mistakes: Sequence[tuple[tuple[str | int, ...], str]]) -> str:
     lines = [
         f"- line {_find_line(node, location)}: {'.'.join(map(str, location)) or 'the file'}: {message}"
@@ -199,18 +223,22 @@ def _find_line(node: yaml.Node | None, location: Sequence[str | int]) -> int:
     return int(line) + 1
 
 
-def _find_repeated_keys(node: yaml.Node | None, location: tuple[str | int, ...]) -> list[tuple[str | int, ...]]:
+def _find_repeated_keys(
+    node: yaml.Node | None, location: tuple[str | int, ...], seen: set[int]
+) -> list[tuple[str | int, ...]]:
     """YAML lets a later key silently win: two sources of one name would become one."""
-    if isinstance(node, yaml.MappingNode):
-        names = [key.value for key, _ in node.value]
-        here = [(*location, name) for name in dict.fromkeys(names) if names.count(name) > 1]
-        return here + [each for key, value in node.value for each in _find_repeated_keys(value, (*location, key.value))]
+    # An alias stands for a node that was looked at; it may even stand inside it.
+    if id(node) in seen or not isinstance(node, yaml.MappingNode | yaml.SequenceNode):
+        return []
+
+    seen.add(id(node))
 
     if isinstance(node, yaml.SequenceNode):
-        return [
-            each
-            for position, value in enumerate(node.value)
-            for each in _find_repeated_keys(value, (*location, position))
-        ]
+        children = list(enumerate(node.value))
+        repeated = []
+    else:
+        children = [(key.value, value) for key, value in node.value]
+        names = [name for name, _ in children]
+        repeated = [(*location, name) for name in dict.fromkeys(names) if names.count(name) > 1]
 
-    return []
+    return repeated + [each for step, value in children for each in _find_repeated_keys(value, (*location, step), seen)]

@@ -34,6 +34,7 @@ from multiors.ors.source import ORSSource
 from multiors.records import RolloutRecord
 from multiors.rewards import SourceReward, as_source_reward
 from multiors.training import (
+    TABLE_COLUMNS,
     BatchShape,
     EpisodeReader,
     RewardColumns,
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
 __all__ = ["AsyncSlots", "MultiOpenRewardSpec"]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
-# Names that TRL's completions table and the dataset already use (TRL 1.16, grpo_trainer.py).
-_RESERVED_NAMES = frozenset({"advantage", "completion", "environment", "prompt", "reward", "step"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,12 +384,12 @@ class MultiOpenRewardSpec:
 
 
 async def _prepare_all(sources: Sequence[ORSSource]) -> None:
-    errors: list[SourceError] = []
+    errors: list[ConfigError | SourceError] = []
 
     async def prepare(source: ORSSource) -> None:
         try:
             await source.prepare()
-        except SourceError as error:
+        except (ConfigError, SourceError) as error:
             errors.append(error)
 
     async with anyio.create_task_group() as group:
@@ -405,10 +404,10 @@ async def _prepare_all(sources: Sequence[ORSSource]) -> None:
 
 
 def _check_name(name: object) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _RESERVED_NAMES:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in TABLE_COLUMNS:
         raise ConfigError(
             f"source name {name!r} cannot be used: names have letters, digits, '-' and '_', and are none of "
-            f"{sorted(_RESERVED_NAMES)}, which the trainer's tables use. Choose another."
+            f"{sorted(TABLE_COLUMNS)}, which the trainer's tables use. Choose another."
         )
 
     return name

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -69,11 +69,6 @@ def _finish_script(process: subprocess.Popen[bytes]) -> tuple[list[str], str]:
         process.kill()
         raise
     return out.decode().splitlines(), errors.decode()
-
-
-def is_quiet(counts: Counts) -> bool:
-    """Whether a server has no open session."""
-    return not counts.active
 
 
 # -- the loop
@@ -157,7 +152,7 @@ def test_a_dropped_environment_closes_its_session(
     finally:
         gc.enable()
 
-    assert {"echo": 1} == idle.wait_until(is_quiet).deleted
+    assert {"echo": 1} == idle.wait_until(lambda counts: not counts.active).deleted
 
 
 def test_a_session_that_cannot_be_closed_is_reported(caplog: pytest.LogCaptureFixture) -> None:
@@ -178,101 +173,137 @@ def test_a_session_that_cannot_be_closed_is_reported(caplog: pytest.LogCaptureFi
     assert 1 == paths["POST /delete_session"]
 
 
-# -- exits, forks and interrupts, in interpreters of their own
+# -- loops, forks, exits and interrupts, in interpreters of their own
 
-_EXITS = """
-import os, signal, sys
+_CASES = """
+import asyncio, json, os, signal, threading
 
-ways = {"end": 0, "exception": 1, "sys.exit": 3, "interrupt": -signal.SIGINT}
-way = None
-for each in ways:
-    pid = os.fork()
-    if pid == 0:
-        way = each
-        break
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    print(each, status == ways[each], flush=True)
+echo, sorting = factories
 
-if way is not None:
-    environments = [factories[0]() for _ in range(3)]
+def play(index):
+    environment = echo()
+    prompt = environment.reset(task_index=index)
+    said = environment.echo(text="elm")
+    environment._close()
+    return [prompt, said, environment.reward]
+
+def modules():
+    play(0)
+    return sorted({"trl", "torch", "transformers", "datasets"} & set(sys.modules))
+
+async def play_in_loop():
+    return play(2)
+
+def loop():
+    results = [asyncio.run(play_in_loop())]
+    thread = threading.Thread(target=lambda: results.append(asyncio.run(play_in_loop())))
+    thread.start()
+    thread.join()
+    return results
+
+def fork():
+    mine = echo()
+    mine.reset(task_index=0)
+    read, write = os.pipe()
+    if os.fork() == 0:
+        theirs = sorting()
+        os.write(write, f"{theirs.reset(task_index=0)} {theirs.compare(i=0, j=1)}\\n".encode())
+        sys.stdin.buffer.readline()  # until the test has seen this session's ping
+        sys.exit()
+    said = os.read(read, 100).decode().strip()
+    os.wait()
+    return [said, mine.echo(text="oak")]
+
+def leave_open():
+    environments.extend(echo() for _ in range(3))
     for i, environment in enumerate(environments):
         environment.reset(task_index=i)
     environments[0].echo(text="oak")
-    if way == "exception":
-        raise RuntimeError("on purpose")
-    if way == "sys.exit":
-        sys.exit(3)
-    if way == "interrupt":
-        signal.raise_signal(signal.SIGINT)
+
+def end():
+    leave_open()
+
+def exception():
+    leave_open()
+    raise RuntimeError("on purpose")
+
+def exit():
+    leave_open()
+    sys.exit(3)
+
+def interrupt():
+    leave_open()
+    signal.raise_signal(signal.SIGINT)
+
+environments = []
+for case in (modules, loop, fork, end, exception, exit, interrupt):
+    pid = os.fork()
+    if pid == 0:
+        print(json.dumps([case.__name__, case()]), flush=True)
+        break
+    print(json.dumps([case.__name__, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])]), flush=True)
 """
 
 
-def test_an_exit_closes_every_session(idle: ServerHandle, factory: EnvironmentFactory) -> None:
-    """However an interpreter ends, its open sessions are closed, and it ends as it would have without them."""
-    ended, errors = _finish_script(_start_script(_EXITS, factory))
-    counts = idle.counts()
-
-    assert ["end True", "exception True", "sys.exit True", "interrupt True"] == ended
-    assert {"echo": 12} == counts.opened == counts.deleted
-    assert "never awaited" not in errors
-    assert "was destroyed" not in errors
+class Report(NamedTuple):
+    results: dict[str, Any]
+    statuses: dict[str, int]
+    errors: str
+    echo: Counts
+    sorting: Counts
 
 
-_FORK = """
-import os
-
-factory = factories[0]
-mine = factory()
-print("parent", mine.reset(task_index=0), flush=True)
-pid = os.fork()
-if pid == 0:
-    theirs = factory()
-    print("child", theirs.reset(task_index=1), theirs.echo(text="ash"), flush=True)
-    sys.stdin.buffer.readline()  # until the test has seen the ping
-else:
-    os.waitpid(pid, 0)
-    print("parent", mine.echo(text="oak"), flush=True)
-"""
-
-
-def test_a_forked_child_has_a_loop_of_its_own(idle: ServerHandle, factory: EnvironmentFactory) -> None:
-    """After a fork the child plays, keeps its session alive and closes it; the parent's session stays open."""
-    process = _start_script(_FORK, factory)
+@pytest.fixture(scope="module")
+def report(echo_server: ServerHandle, mixed_server: ServerHandle, factory: EnvironmentFactory) -> Report:
+    """What came of each of `_CASES`, all forked from one interpreter before it opened anything."""
+    get_runtime().close_now(list(get_runtime()._open))
+    sorting = ORSSource(mixed_server.url, env_name="sorting", discover_task_tools=False).environment_factory
+    echo_server.reset_counts()
+    mixed_server.reset_counts()
+    process = _start_script(_CASES, factory, sorting)
     assert process.stdin is not None
-    pinged = idle.wait_until(lambda counts: counts.requests.get("POST /ping", 0) >= 2, deadline_s=_DEADLINE_S)
+    mixed_server.wait_until(lambda counts: counts.requests.get("POST /ping", 0) >= 1, deadline_s=_DEADLINE_S)
     process.stdin.write(b"\n")
-    said, errors = _finish_script(process)
-    counts = idle.counts()
+    lines, errors = _finish_script(process)
+    pairs = [json.loads(line) for line in lines]
 
-    assert {"echo": 2} == pinged.active
-    assert ["parent Say oak.", "child Say ash. ash", "parent oak"] == said
-    assert {"echo": 2} == counts.opened == counts.deleted
-    assert "Traceback" not in errors
-
-
-_LOOP = """
-import asyncio, threading
-
-async def play(index):
-    environment = factories[0]()
-    prompt = environment.reset(task_index=index)
-    said = environment.echo(text="oak")
-    environment._close()
-    return prompt, said
-
-print(*asyncio.run(play(0)))
-thread = threading.Thread(target=lambda: print(*asyncio.run(play(1))))
-thread.start()
-thread.join()
-"""
+    return Report(
+        results={name: value for name, value in pairs if not isinstance(value, int)},
+        statuses={name: value for name, value in pairs if isinstance(value, int)},
+        errors=errors,
+        echo=echo_server.counts(),
+        sorting=mixed_server.counts(),
+    )
 
 
-def test_synchronous_calls_work_inside_a_running_loop(idle: ServerHandle, factory: EnvironmentFactory) -> None:
+def test_a_factory_plays_in_a_fresh_interpreter(report: Report) -> None:
+    """A pickled factory needs nothing of the process that made it, and loads neither TRL nor a model library."""
+    assert [] == report.results["modules"]
+    assert 0 == report.statuses["modules"]
+
+
+def test_synchronous_calls_work_inside_a_running_loop(report: Report) -> None:
     """In a notebook, where a loop already runs, in the main thread or another, an environment plays as anywhere."""
-    said, errors = _finish_script(_start_script(_LOOP, factory))
+    assert [["Say elm.", "elm", 1.0]] * 2 == report.results["loop"]
 
-    assert ["Say oak. oak", "Say ash. oak"] == said
-    assert "" == errors
+
+def test_a_forked_child_has_a_loop_of_its_own(report: Report) -> None:
+    """After a fork the child plays, keeps its session alive and closes it; the parent's session stays open."""
+    assert ["Sort 3 hidden numbers. sorting: not less", "oak"] == report.results["fork"]
+    assert 1 == report.sorting.requests["POST /ping"]
+    assert {"sorting": 1} == report.sorting.opened == report.sorting.deleted
+
+
+def test_an_exit_closes_every_session(report: Report) -> None:
+    """However an interpreter ends, its open sessions are closed, and it ends as it would have without them."""
+    expected = {"modules": 0, "loop": 0, "fork": 0, "end": 0, "exception": 1, "exit": 3, "interrupt": -signal.SIGINT}
+
+    assert expected == report.statuses
+    assert {"echo": 1 + 2 + 1 + 4 * 3} == report.echo.opened == report.echo.deleted
+    assert {} == report.echo.active
+    assert "never awaited" not in report.errors
+    assert "was destroyed" not in report.errors
+    assert "could not be closed" not in report.errors
 
 
 _INTERRUPTED = """
@@ -290,8 +321,7 @@ for each in names:
 
 if name is None:
     for _ in names:
-        pid, status = os.wait()
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 elif name == "reset":
     opening().reset(task_index=0)
 elif name == "tool":
@@ -321,22 +351,8 @@ def test_an_interrupt_during_a_request_leaves_no_session(slow_server: ServerHand
         for pid in pids:
             os.kill(pid, signal.SIGINT)
         statuses, _ = _finish_script(process)
-        left = [slow_server.wait_until(is_quiet), working_server.wait_until(is_quiet)]
+        left = [slow_server.counts(), working_server.counts()]
 
     assert [str(-signal.SIGINT)] * 3 == statuses
-    assert [{"slow": 2}, {"slow": 1}] == [counts.deleted for counts in left]
-
-
-def test_a_factory_plays_in_a_fresh_interpreter(idle: ServerHandle, factory: EnvironmentFactory) -> None:
-    """A pickled factory needs nothing of the process that made it, and loads neither TRL nor a model library."""
-    script = """
-import json
-environment = factories[0]()
-print(json.dumps([environment.reset(task_index=2), environment.echo(text="elm"), environment.reward]))
-print(*sorted({"trl", "torch", "transformers", "datasets"} & set(sys.modules)))
-"""
-    said, _ = _finish_script(_start_script(script, factory))
-
-    assert ["Say elm.", "elm", 1.0] == json.loads(said[0])
-    assert "" == said[1]
-    assert {} == idle.counts().active
+    assert [{}, {}] == [counts.active for counts in left]
+    assert [2, 1] == [counts.requests["POST /delete"] for counts in left]

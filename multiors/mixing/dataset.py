@@ -133,16 +133,21 @@ def _gather_distinct(sources: Sequence[SourceRows]) -> dict[str, pa.Array]:
     """Each source's tasks once, one source after the other."""
     import pyarrow as pa
 
-    tasks: list[str | None] = []
-    prompts: list[Sequence[Mapping[str, str]]] = []
-    for source in sources:
-        tasks += source.tasks if source.tasks is not None else [None] * len(source.task_indices)
-        prompts += source.prompts if source.prompts is not None else [_EMPTY_PROMPT] * len(source.task_indices)
-    task_index = np.concatenate([np.asarray(source.task_indices, dtype=np.int64) for source in sources])
+    columns = [_gather_source(source) for source in sources]
+    return {name: pa.concat_arrays([column[name] for column in columns]) for name in ("prompt", "task_index", "task")}
+
+
+def _gather_source(source: SourceRows) -> dict[str, pa.Array]:
+    import pyarrow as pa
+
+    num_tasks = len(source.task_indices)
+    prompts = pa.array([_EMPTY_PROMPT] if source.prompts is None else source.prompts, _prompt_type(pa.large_string()))
+    tasks = pa.array([None] if source.tasks is None else source.tasks, pa.large_string())
+    first = pa.array(np.zeros(num_tasks, dtype=np.int64))
     return {
-        "prompt": pa.array(prompts, type=_prompt_type(pa.large_string())),
-        "task_index": pa.array(task_index),
-        "task": pa.array(tasks, type=pa.large_string()),
+        "prompt": prompts.take(first) if source.prompts is None else prompts,
+        "task_index": pa.array(np.asarray(source.task_indices, dtype=np.int64)),
+        "task": tasks.take(first) if source.tasks is None else tasks,
     }
 
 

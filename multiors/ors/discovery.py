@@ -12,6 +12,7 @@ import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -78,24 +79,27 @@ def translate_errors(label: str, endpoint: Endpoint, timeout_s: float) -> Iterat
 
 @asynccontextmanager
 async def _requests(runtime: Runtime, endpoint: Endpoint) -> AsyncIterator[_Request]:
-    """Requests that share one routing session: a platform needs it to pick a pod, other servers ignore it."""
+    """Requests that share one routing session, which a platform needs to pick a pod; other servers need none."""
     environment = sdk_environment(runtime, endpoint)
 
-    async with matrix_sid_provider(environment.client, endpoint.deployment, endpoint.api_key) as sid:
+    async def request(method: str, path: str, body: Mapping[str, Any] | None = None, *, sid: str | None = None) -> Any:
+        return await request_retryable(
+            environment.client,
+            method,
+            path,
+            expect_json=True,
+            token=endpoint.api_key,
+            json=None if body is None else dict(body),
+            sid=sid,
+            deployment=endpoint.deployment,
+        )
 
-        async def request(method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-            return await request_retryable(
-                environment.client,
-                method,
-                path,
-                expect_json=True,
-                token=endpoint.api_key,
-                json=None if body is None else dict(body),
-                sid=sid,
-                deployment=endpoint.deployment,
-            )
-
+    if not endpoint.is_platform:
         yield request
+        return
+
+    async with matrix_sid_provider(environment.client, endpoint.deployment, endpoint.api_key) as sid:
+        yield partial(request, sid=sid)
 
 
 async def find_environment(runtime: Runtime, endpoint: Endpoint, *, label: str, timeout_s: float) -> Endpoint:

@@ -18,11 +18,12 @@ import threading
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import aiohttp
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from openreward.api._session.http import set_retry_policy
+from openreward.api._session.ping import ping_thread
 from yarl import URL
 
 from multiors.errors import SessionError
@@ -59,6 +60,7 @@ class Runtime:
         self._portal: AbstractContextManager[BlockingPortal] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients: dict[str, aiohttp.ClientSession] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._open: set[Closable] = set()
         self._pending: set[Future[None]] = set()
 
@@ -79,7 +81,16 @@ class Runtime:
 
     def start(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Future[T]:
         """Run `function(*args)` on the loop without waiting, not even for the loop to take it."""
-        return asyncio.run_coroutine_threadsafe(function(*args), self._start_loop())
+        return asyncio.run_coroutine_threadsafe(self._track(function, *args), self._start_loop())
+
+    async def _track(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._tasks.add(task)
+
+        try:
+            return await function(*args)
+        finally:
+            self._tasks.discard(task)
 
     def client(self, session_url: str) -> aiohttp.ClientSession:
         """The HTTP client of one server. Call on the loop only."""
@@ -134,11 +145,21 @@ class Runtime:
             return
 
         self.close_now(list(self._open))
-        self.run(self._close_clients)
+        self.run(self._finish)
         self._portal.__exit__(None, None, None)
         self._portal = self._loop = None
 
-    async def _close_clients(self) -> None:
+    async def _finish(self) -> None:
+        """Interrupt what still runs, let it close what it opened, then close the clients."""
+        rest = {task for task in self._tasks if task is not asyncio.current_task()}
+
+        for task in rest:
+            # A second cancellation would interrupt the closing that the first one began.
+            if not task.cancelling():
+                task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=_EXIT_TIMEOUT_S)
+
         for client in self._clients.values():
             await client.close()
 
@@ -166,7 +187,8 @@ async def _running_loop() -> asyncio.AbstractEventLoop:
 async def _refuse_other_host(
     _session: aiohttp.ClientSession, _context: object, params: aiohttp.TraceRequestRedirectParams
 ) -> None:
-    target = params.url.join(URL(params.response.headers.get("Location", "")))
+    headers = params.response.headers
+    target = params.url.join(URL(headers.get("Location") or headers.get("URI") or ""))  # as aiohttp reads it
 
     if target.origin() != params.url.origin():
         raise SessionError(
@@ -201,6 +223,8 @@ def _forget_parent() -> None:
     _inherited.append(_runtime)
     _runtime = None
     _runtime_lock = threading.Lock()
+    # The SDK's keepalive thread did not survive the fork either, and the SDK takes no notice.
+    ping_thread.__init__()  # in place: the SDK's modules hold this very object
 
 
 os.register_at_fork(after_in_child=_forget_parent)

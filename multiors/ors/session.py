@@ -30,6 +30,9 @@ logger = logging.getLogger("multiors.ors")
 Secrets = Mapping[str, str | tuple[str, list[str]]]
 
 _CLOSE_TIMEOUT_S = 10.0
+# A server that is no platform only makes up an id. One that answers this in another form than the SDK reads would be
+# asked again and again until the whole deadline is over.
+_CREATE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,7 @@ async def open_session(
         TimeoutError: Not open within `timeouts.open_s`.
         Exception: The SDK's or HTTP client's error.
     """
-    session = _Session(
-        sdk_environment(runtime, endpoint), api_key=endpoint.api_key, split=split, index=task_index, secrets=secrets
-    )
+    session = _make_session(runtime, endpoint, split=split, task_index=task_index, secrets=secrets)
 
     try:
         with anyio.fail_after(timeouts.open_s):
@@ -147,9 +148,7 @@ async def open_probe(
         TimeoutError: Not read within `timeouts.open_s`.
         Exception: The SDK's or HTTP client's error.
     """
-    session = _Session(
-        sdk_environment(runtime, endpoint), api_key=endpoint.api_key, split=split, index=task_index, secrets=secrets
-    )
+    session = _make_session(runtime, endpoint, split=split, task_index=task_index, secrets=secrets)
 
     try:
         with anyio.fail_after(timeouts.open_s):
@@ -166,6 +165,18 @@ async def open_probe(
             return listing
     finally:
         await _close(session)
+
+
+def _make_session(
+    runtime: Runtime, endpoint: Endpoint, *, split: str, task_index: int, secrets: Secrets | None
+) -> _Session:
+    environment = sdk_environment(runtime, endpoint)
+    session = _Session(environment, api_key=endpoint.api_key, split=split, index=task_index, secrets=secrets)
+
+    if not endpoint.is_platform:
+        session.creation_timeout = _CREATE_TIMEOUT_S
+
+    return session
 
 
 class _Session(AsyncSession):

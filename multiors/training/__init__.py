@@ -1,8 +1,8 @@
 """What touches TRL's trainer: reward columns, settings, callback, and the classes of the union and async modes.
 
-The files read in the order of use: `settings` (before the trainer is built), `order` and `columns` (in every step),
-`scored` and `union` (other trainers and modes), `slots` (specs of others), `callback` (begin and end). How a share or a
-reward is decided is not known here.
+The files read in the order of use: `settings` (before the trainer is built), `order`, `table` and `columns` (in every
+step), `scored` and `union` (other trainers and modes), `slots` (specs of others), `callback` (begin and end). How a
+share or a reward is decided is not known here.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from multiors.training.columns import EpisodeReader, RewardColumns, RunState, So
 from multiors.training.scored import ScoredEnvironmentFactory
 from multiors.training.settings import BatchShape, check_settings, complete_fields, measure_batches
 from multiors.training.slots import SlotSource
+from multiors.training.table import TABLE_COLUMNS
 from multiors.training.union import UnionEnvironmentFactory, merge_tools
 
 __all__ = [
+    "TABLE_COLUMNS",
     "BatchShape",
     "EpisodeReader",
     "RewardColumns",

@@ -29,6 +29,7 @@ from multiors.rewards import (
     share_values,
 )
 from multiors.training.order import SlotOrder
+from multiors.training.table import TABLE_COLUMNS, TableColumns
 
 __all__ = [
     "AsyncRewardColumn",
@@ -48,6 +49,7 @@ class RunState:
     """What the columns of one mix share about the run in progress."""
 
     order: SlotOrder = field(default_factory=SlotOrder)
+    table: TableColumns = field(default_factory=TableColumns)
     max_completion_tokens: int | None = None
     """The trainer's budget for a rollout. None: not known."""
 
@@ -116,8 +118,8 @@ class _Batch:
     part_arguments: dict[str, Any]
     """The keyword arguments of the user's functions: TRL's, restricted to `rows`, plus `tasks`."""
 
-    extra_columns: dict[str, list[Any]] = field(default_factory=dict)
-    """What the user's functions logged for the completions table, for the whole batch."""
+    extra_columns: dict[str, dict[int, Any]] = field(default_factory=dict)
+    """What the user's functions logged for the completions table, by column and row of the batch."""
 
 
 class RewardColumn:
@@ -151,7 +153,6 @@ class RewardColumn:
         self._run = run
         self._is_first = is_first
         self._on_rollouts = on_rollouts
-        self._known_extra_columns: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<reward column {self.__name__!r}>"
@@ -182,7 +183,7 @@ class RewardColumn:
         batch = _Batch(arguments, size, rows, [], self._restrict(arguments, rows, size))
         truncated = [self._is_truncated(batch.part_arguments, position) for position in range(len(rows))]
         batch.outcomes = self._reader.read(mine, self._reward, truncated, batch.part_arguments)
-        batch.part_arguments["log_extra"] = _log_extra_for(batch)
+        batch.part_arguments["log_extra"] = _log_extra_for(batch, TABLE_COLUMNS.union(self._names))
 
         return batch
 
@@ -295,11 +296,10 @@ class RewardColumn:
         if log_extra is None:
             return
 
-        # TRL shows the last values of a column that was not logged, so a column once logged is logged ever after.
-        self._known_extra_columns |= batch.extra_columns.keys()
+        self._run.table.add(self.__name__, batch.extra_columns)
 
-        for column in sorted(self._known_extra_columns):
-            log_extra(column, batch.extra_columns.get(column, [None] * batch.size))
+        for column, values in self._run.table.take(self._names, num_rollouts=batch.size):
+            log_extra(column, values)
 
     @contextmanager
     def _closing_on_error(self, environments: Sequence[Any]) -> Iterator[None]:
@@ -408,18 +408,19 @@ def _log_values(log_metric: Callable[[str, float], None] | None, values_by_name:
                 log_metric(name, value)
 
 
-def _log_extra_for(batch: _Batch) -> Callable[[str, Sequence[Any]], None]:
+def _log_extra_for(batch: _Batch, taken: frozenset[str]) -> Callable[[str, Sequence[Any]], None]:
     """A `log_extra` for the user's functions, which know only their own source's rollouts."""
 
     def log_extra(column: str, values: Sequence[Any]) -> None:
+        if column in taken:
+            raise RewardError(f"log_extra({column!r}, ...): the table has a column of that name. Choose another.")
+
         if len(values) != len(batch.rows):
             raise RewardError(
                 f"log_extra({column!r}, ...) got {len(values)} values for {len(batch.rows)} rollouts. Pass one each."
             )
 
-        batch.extra_columns[column] = [None] * batch.size
-        for row, value in zip(batch.rows, values, strict=True):
-            batch.extra_columns[column][row] = value
+        batch.extra_columns[column] = dict(zip(batch.rows, values, strict=True))
 
     return log_extra
 

@@ -6,6 +6,7 @@ columns, failures are not told apart, and its sessions end when its environments
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from multiors.records import Episode, UnscoredReason
 from multiors.rewards import Outcome, SourceReward
 
 __all__ = ["SlotReader", "SlotSource"]
+
+_SLOTS = ("train_dataset", "environment_factory", "reward_funcs")
 
 
 class SlotSource:
@@ -32,9 +35,8 @@ class SlotSource:
         self.label = label
         self.weight: float | None = None
         self.reward: Any = None
-        missing = [
-            slot for slot in ("train_dataset", "environment_factory", "reward_funcs") if not hasattr(type(spec), slot)
-        ]
+        # Looked up without being read: reading a slot may ask a server.
+        missing = [slot for slot in _SLOTS if inspect.getattr_static(spec, slot, None) is None]
 
         if missing:
             raise SourceError(

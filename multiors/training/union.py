@@ -35,7 +35,8 @@ def merge_tools(blueprints: Mapping[str, Blueprint]) -> dict[str, tuple[str, Bou
     for source, blueprint in blueprints.items():
         for tool in blueprint.tools:
             name = tool.name if counts[tool.name] == 1 else f"{source.replace('-', '_')}__{tool.name}"
-            if not name.isidentifier():
+            # A prefix must not make a name that Python refuses, or one that TRL hides.
+            if not name.isidentifier() or name.startswith("_"):
                 name = f"source_{name}"
             if name in merged:
                 raise RoutingError(

@@ -59,7 +59,8 @@ class Scenario:
     """The call of a session that finishes it, counted from 1."""
 
     result: str | None = None
-    """Sent as a call's result instead of one made of `output` and `rewards`; it need not be JSON."""
+    """Sent as a call's result instead of one made of `output` and `rewards`; it need not be JSON. `{sid}` in it becomes
+    the session's id."""
 
     events: Sequence[tuple[str, str]] | None = None
     """Sent as a call's events after `task_id`, instead of its result in chunks."""
@@ -288,7 +289,7 @@ class _Raw:
         self._num_calls_by_sid[sid] += 1
         n = self._num_calls_by_sid[sid]
         if self._scenario.result is not None:
-            return self._scenario.result
+            return self._scenario.result.replace("{sid}", sid)
 
         reward = self._scenario.rewards[min(n, len(self._scenario.rewards)) - 1]
         blocks = json.dumps([{"type": "text", "text": self._scenario.output, "detail": None}])

@@ -1,0 +1,167 @@
+"""How long does laying out a run take, beside `datasets.interleave_datasets` for the same sources and shares?
+
+Five sources with shares 0.40, 0.25, 0.20, 0.10 and 0.05, batches of 64 prompts, at 1e5, 1e6 and 1e7 slots. Every method
+runs in a process of its own; importing and making the sources is not counted. `interleave_datasets` stops by its
+sources, so there each source has as many tasks as it gets slots; ours is measured so too, and with 5,000 tasks each.
+
+Goals: at least 10 times faster at 1e7 slots, and every source less than one slot from its plan at every batch end.
+What is made differs in our disfavour: ours are finished rows with five columns, theirs are indices into two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks._report import measure, summarize, write_report
+
+__all__ = ["main"]
+
+_SHARES = (0.40, 0.25, 0.20, 0.10, 0.05)
+_BATCH_SLOTS = 64
+_SEED = 0
+_SLOTS = (10**5, 10**6, 10**7)
+_METHODS = ("multiors", "multiors_repeating", "interleave_datasets")
+_REPEATING_TASKS = 5000
+
+SourceIndex = npt.NDArray[np.int32]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
+    parser.add_argument("--quick", action="store_true", help="few small repeats: shows that it runs, measures nothing")
+    parser.add_argument("--slots", type=int, nargs="+", help=f"lengths of the run (default: {_SLOTS})")
+    parser.add_argument("--method", choices=_METHODS, help="measure this one alone, in this process")
+    arguments = parser.parse_args()
+    lengths = arguments.slots or ([10**4] if arguments.quick else _SLOTS)
+
+    if arguments.method is not None:
+        print(json.dumps([_measure_here(arguments.method, length, quick=arguments.quick) for length in lengths]))
+        return
+
+    results = {f"{length}_slots": _compare(length, quick=arguments.quick) for length in lengths}
+    settings = {
+        "shares": _SHARES,
+        "prompts_per_batch": _BATCH_SLOTS,
+        "repeating_tasks": _REPEATING_TASKS,
+        "seed": _SEED,
+    }
+    write_report(arguments.json, results, settings=settings)
+
+
+def _compare(length: int, *, quick: bool) -> dict[str, Any]:
+    results: dict[str, Any] = {method: _measure_apart(method, length, quick=quick) for method in _METHODS}
+    theirs = results["interleave_datasets"]["median_s"]
+    results["times_faster"] = round(theirs / results["multiors"]["median_s"], 1)
+    results["times_faster_repeating"] = round(theirs / results["multiors_repeating"]["median_s"], 1)
+
+    return results
+
+
+def _measure_apart(method: str, length: int, *, quick: bool) -> dict[str, Any]:
+    """In a process of its own, so that its peak of memory is its own."""
+    command = [sys.executable, "-m", "benchmarks.schedule_building", "--method", method, "--slots", str(length)]
+    output = subprocess.run([*command, *(["--quick"] if quick else [])], check=True, stdout=subprocess.PIPE, text=True)
+    result: dict[str, Any] = json.loads(output.stdout)[0]
+
+    return result
+
+
+def _measure_here(method: str, length: int, *, quick: bool) -> dict[str, Any]:
+    build, find_sources = _prepare_theirs(length) if method == "interleave_datasets" else _prepare_ours(method, length)
+    rss_before = _peak_rss_bytes()
+    built: list[Any] = [None]
+
+    def build_again() -> None:
+        built[0] = None  # or two would be held at once
+        built[0] = build()
+
+    is_long = length >= 10**7
+    seconds = measure(build_again, 1 if quick else 3 if is_long else 5, warmup=0 if is_long else 1)
+    rss_after = _peak_rss_bytes()
+    source_index = find_sources(built[0])
+
+    return {
+        **summarize(seconds),
+        "num_rows": len(source_index),
+        "peak_rss_bytes": rss_after,
+        "peak_rss_before_bytes": rss_before,
+        "worst_deviation_slots": round(_find_worst_deviation(source_index), 3),
+    }
+
+
+def _prepare_ours(method: str, length: int) -> tuple[Callable[[], Any], Callable[[Any], SourceIndex]]:
+    """From shares and tasks to finished rows; and how the result is read."""
+    import datasets  # noqa: F401  # imported before the clock starts
+
+    from multiors.mixing import SourceRows, build_dataset, build_schedule, count_slots
+
+    is_repeating = method == "multiors_repeating"
+    num_tasks = [_REPEATING_TASKS if is_repeating else max(1, round(share * length)) for share in _SHARES]
+    rows = [SourceRows(f"source-{index}", np.arange(tasks)) for index, tasks in enumerate(num_tasks)]
+
+    def build() -> Any:
+        num_slots = count_slots(
+            _SHARES, num_tasks, stopping_strategy="max_slots", num_slots=length, prompts_per_batch=_BATCH_SLOTS
+        )
+        schedule = build_schedule(_SHARES, num_tasks, num_slots=num_slots, prompts_per_batch=_BATCH_SLOTS, seed=_SEED)
+        return schedule, build_dataset(schedule, rows)
+
+    return build, lambda built: built[0].source_index
+
+
+def _prepare_theirs(length: int) -> tuple[Callable[[], Any], Callable[[Any], SourceIndex]]:
+    """From datasets of names and task indices to the interleaved one; and how the result is read."""
+    import datasets
+    import pyarrow as pa
+
+    sources = []
+
+    for index, share in enumerate(_SHARES):
+        tasks = np.arange(max(1, round(share * length)))
+        names = pa.array([f"source-{index}"]).take(pa.array(np.zeros_like(tasks)))
+        table = pa.table({"environment": names, "task_index": tasks})
+        sources.append(datasets.Dataset(table, fingerprint=f"source-{index}"))
+
+    first_row = np.cumsum([0, *(len(source) for source in sources)])
+
+    def build() -> Any:
+        return datasets.interleave_datasets(
+            sources, probabilities=list(_SHARES), seed=_SEED, stopping_strategy="all_exhausted"
+        )
+
+    def find_sources(mixed: Any) -> SourceIndex:
+        rows = mixed._indices.column(0).to_numpy()
+        found: SourceIndex = (np.searchsorted(first_row, rows, side="right") - 1).astype(np.int32)
+        return found
+
+    return build, find_sources
+
+
+def _peak_rss_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _find_worst_deviation(source_index: SourceIndex) -> float:
+    """Largest distance of any source from its plan at any batch end, in slots."""
+    num_batches = len(source_index) // _BATCH_SLOTS
+    batches = source_index[: num_batches * _BATCH_SLOTS].reshape(num_batches, _BATCH_SLOTS)
+    slots = np.arange(1, num_batches + 1) * _BATCH_SLOTS
+    return max(
+        float(np.abs(np.cumsum((batches == index).sum(axis=1)) - share * slots).max())
+        for index, share in enumerate(_SHARES)
+    )
+
+
+if __name__ == "__main__":
+    main()
