@@ -37,10 +37,7 @@ def main() -> None:
 
     with serve("Many") as server:
         _point_trl_at(server)
-        connection = http.client.HTTPConnection("127.0.0.1", server.port)
-        fetches = _make_fetches(server, connection)
-        results = {str(size): _compare(server, fetches, size, repeats, trl_repeats[size]) for size in sizes}
-        connection.close()
+        results = {str(size): _compare(server, size, repeats, trl_repeats[size]) for size in sizes}
 
     settings = {"num_tasks": sizes, "repeats": repeats, "repeats_trl": list(trl_repeats.values())}
     write_report(arguments.json, {"by_num_tasks": results}, settings=settings)
@@ -81,10 +78,11 @@ def _request_range(connection: http.client.HTTPConnection, size: int) -> Any:
     return json.loads(connection.getresponse().read())["tasks"]
 
 
-def _compare(
-    server: ServerHandle, fetches: Mapping[str, Fetch], size: int, repeats: int, trl_repeats: int
-) -> dict[str, Any]:
+def _compare(server: ServerHandle, size: int, repeats: int, trl_repeats: int) -> dict[str, Any]:
     """Time the quick ones in turns, so that what disturbs the machine disturbs all of them, then TRL."""
+    # A new one for each size: the server closes what is idle for some seconds, and TRL's turn takes longer.
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    fetches = _make_fetches(server, connection)
     quick = {name: fetch for name, fetch in fetches.items() if name != "trl_dataset"}
     seconds: dict[str, list[float]] = {name: [] for name in fetches}
     requests = {name: _count_requests(server, fetch, size) for name, fetch in quick.items()}
@@ -92,6 +90,8 @@ def _compare(
     for _ in range(repeats):
         for name, fetch in quick.items():
             seconds[name].append(_time(fetch, size))
+
+    connection.close()
 
     if trl_repeats > 1:
         _time(fetches["trl_dataset"], size)

@@ -40,7 +40,7 @@ __all__ = ["PartConfig", "RewardConfig", "RunConfig", "SourceConfig", "build_spe
 def _refuse_truth(value: object) -> object:
     """YAML reads `yes` and `on` as true, which Python would take for 1."""
     if isinstance(value, bool):
-        raise ValueError("Input should be a number, not a truth value")  # noqa: TRY004  # pydantic wants a ValueError
+        raise ValueError("Input should be a number, not a truth value")
 
     return value
 
@@ -199,9 +199,10 @@ def _describe_mistake(mistake: ErrorDetails) -> str:
 
 
 def _describe(path: Path, node: yaml.Node | None, mistakes: Sequence[tuple[tuple[str | int, ...], str]]) -> str:
+    in_file_order = sorted(mistakes, key=lambda mistake: _find_line(node, mistake[0]))
     lines = [
         f"- line {_find_line(node, location)}: {'.'.join(map(str, location)) or 'the file'}: {message}"
-        for location, message in mistakes
+        for location, message in in_file_order
     ]
     return "\n".join([f"run file {str(path)!r} has {len(lines)} mistake{'s' * (len(lines) > 1)}:", *lines])
 

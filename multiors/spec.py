@@ -266,12 +266,12 @@ class MultiOpenRewardSpec:
             ConfigError: The mix has something that trainer cannot do: reward weights, the user's reward functions, the
                 union mode, or specs taken by their slots.
         """
-        blueprints = {name: source.blueprint for name, source in self.sources.items() if isinstance(source, ORSSource)}
+        sources = {name: source for name, source in self.sources.items() if isinstance(source, ORSSource)}
         problems = [
             ("reward weights, which it always normalizes away", len(set(self.reward_weights)) > 1),
             ("reward functions beside the environment's", any(reward.parts for reward in self._rewards.values())),
             ("tools='union'", self._tools == "union"),
-            ("specs other than ORSSource and OpenRewardSpec", len(blueprints) < len(self.sources)),
+            ("specs other than ORSSource and OpenRewardSpec", len(sources) < len(self.sources)),
         ]
         found = [problem for problem, is_there in problems if is_there]
 
@@ -281,7 +281,8 @@ class MultiOpenRewardSpec:
         return AsyncSlots(
             train_dataset=self.train_dataset,
             environment_factory={
-                name: ScoredEnvironmentFactory(blueprint, self._rewards[name]) for name, blueprint in blueprints.items()
+                name: ScoredEnvironmentFactory(source.blueprint, self._rewards[name])
+                for name, source in sources.items()
             },
             reward_funcs=[],
         )

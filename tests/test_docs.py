@@ -2,7 +2,8 @@
 
 A page's blocks run in order, in one namespace and one empty folder, against real servers. `python` blocks are executed,
 `text` blocks are the output of the block before, `console` blocks are commands with their output, and a block under
-`<!-- file: NAME -->` is a file that later blocks use. A block that cannot run says why: `<!-- not run: REASON -->`.
+`<!-- file: NAME -->` is a file that later blocks use (`refused file`: a run file with mistakes). A block that cannot
+run says why: `<!-- not run: REASON -->`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import io
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ import yaml
 from multiors import MultiOpenRewardSpec, ORSSource, RewardPart, SourceReward, UnscoredReason
 from multiors.cli import main
 from multiors.config import PartConfig, RewardConfig, RunConfig, SourceConfig, load_run_file
+from multiors.errors import ConfigError
 from multiors.records import RolloutRecord
 from multiors.rewards import metric_values, share_values
 from tests.scripted import small_fields
@@ -56,25 +58,32 @@ class Block:
     file: str | None
     """Name of the file that it is."""
 
+    is_refused: bool
+    """Whether it is a run file with mistakes."""
+
     reason: str | None
     """Why it is not run."""
 
 
-_DIRECTIVE = re.compile(r"<!-- (file|not run): (.+) -->")
+_DIRECTIVE = re.compile(r"<!-- (file|refused file|not run): (.+) -->")
 
 
 def read_blocks(page: Path) -> list[Block]:
+    """The page's fenced blocks, in order."""
     blocks = []
     directives: dict[str, str] = {}
     language: str | None = None
-    start, body = 0, []
+    start = 0
+    body: list[str] = []
 
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         if language is None and line.startswith("```"):
             language, start, body = line[3:].strip(), number + 1, []
         elif language is not None and line == "```":
             text = "".join(f"{each}\n" for each in body)
-            blocks.append(Block(language, text, start, directives.get("file"), directives.get("not run")))
+            refused = directives.get("refused file")
+            file = directives.get("file", refused)
+            blocks.append(Block(language, text, start, file, refused is not None, directives.get("not run")))
             language, directives = None, {}
         elif language is not None:
             body.append(line)
@@ -130,9 +139,11 @@ class PageRun:
         where = f"{_name(self._page)}:{block.line}"
 
         if block.file is not None:
-            Path(block.file).write_text(self._adapt(block.text), encoding="utf-8")
+            path = Path(block.file)
+            path.write_text(self._adapt(block.text), encoding="utf-8")
             if block.language == "yaml":
-                load_run_file(Path(block.file))
+                with pytest.raises(ConfigError) if block.is_refused else nullcontext():
+                    load_run_file(path)
         elif block.language == "python":
             self._output = self._run_python(block)
         elif block.language == "text":
@@ -175,7 +186,7 @@ class PageRun:
 
         own = {name: value for name, value in self._fields.items() if f"{name}=" not in text}
         self._names["small_fields"] = own
-        text = re.sub(r"(training_arguments|GRPOConfig)\((?!\*\*spec)", r"\1(**small_fields, ", text)
+        text = re.sub(r"(training_arguments|GRPOConfig)\((?!\s*\*\*)", r"\1(**small_fields, ", text)
         return text.replace("max_steps=200", "max_steps=2")
 
     def _restore(self, text: str) -> str:
@@ -204,7 +215,7 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(
         "http://127.0.0.1:8002": echo_server.url,
         "Qwen/Qwen3-4B": str(tiny_policy),
     }
-    run = PageRun(page, stand_ins, {**small_fields(tmp_path / "output"), "max_completion_length": 32})
+    run = PageRun(page, stand_ins, {**small_fields(tmp_path / "output"), "max_completion_length": 16})
 
     for block in read_blocks(page):
         if block.reason is None:
@@ -242,6 +253,7 @@ def slugify(heading: str) -> str:
 
 
 def anchors(page: Path) -> set[str]:
+    """What a link to the page may name behind its #."""
     return {slugify(found) for found in re.findall(r"^#+ (.+)$", read_prose(page), re.MULTILINE)}
 
 
@@ -272,7 +284,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 def test_the_arguments_of_a_spec_are_listed() -> None:
-    """concepts.md lists the arguments of MultiOpenRewardSpec."""
+    """training.md lists the arguments of MultiOpenRewardSpec."""
     expected = list(inspect.signature(MultiOpenRewardSpec).parameters)
 
     assert expected == read_names("docs/training.md", "Arguments of the spec")

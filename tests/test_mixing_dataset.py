@@ -9,13 +9,14 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from multiors.errors import ConfigError
 from multiors.mixing import COLUMNS, Schedule, SourceRows, build_dataset, build_schedule, count_slots
-from multiors.mixing.dataset import _cut_pieces, _find_rows, _gather_distinct, _write_table
+from multiors.mixing.dataset import _cut, _gather_distinct, _write_pieces
 
 EMPTY_PROMPT = [{"role": "user", "content": ""}]
 ASKED = [
@@ -105,32 +106,30 @@ def test_equal_content_has_an_equal_fingerprint() -> None:
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 60))
 def test_pieces_stay_below_the_limit(num_bytes: list[int], limit: int) -> None:
     """Pieces follow each other, cover every row, and hold no more than the limit or a single row."""
-    pieces = list(_cut_pieces(np.array(num_bytes, dtype=np.int64), limit))
+    pieces = list(_cut(np.array(num_bytes, dtype=np.int64), limit))
 
     rows = [row for start, stop in pieces for row in range(start, stop)]
     assert list(range(len(num_bytes))) == rows
     assert all(stop - start == 1 or sum(num_bytes[start:stop]) <= limit for start, stop in pieces)
 
 
-def test_rows_of_several_pieces_are_one_table() -> None:
-    """Texts too long for one piece end up in the same rows as short ones."""
-    sources = [MATHS, CODE]
-    schedule = build_schedule([0.5, 0.5], [3, 2], num_slots=24, prompts_per_batch=8, seed=0)
+@pytest.mark.parametrize(
+    "sources", [[MATHS, CODE], [MATHS, CODE, SourceRows("plain", [3])], [SourceRows("plain", [3])]]
+)
+@pytest.mark.parametrize(("piece_rows", "piece_bytes"), [(7, 2**30), (2**20, 50), (7, 50)])
+def test_rows_of_several_pieces_are_one_table(sources: list[SourceRows], piece_rows: int, piece_bytes: int) -> None:
+    """Rows and texts too many for one piece end up as they would in one."""
+    num_tasks = [len(source.task_indices) for source in sources]
+    shares = [1 / len(sources)] * len(sources)
+    schedule = build_schedule(shares, num_tasks, num_slots=24, prompts_per_batch=8, seed=0)
+    distinct = _gather_distinct(sources)
 
-    whole, cut = (
-        _write_table(
-            [source.name for source in sources],
-            schedule,
-            _find_rows(schedule, sources),
-            distinct=_gather_distinct(sources),
-            piece_bytes=piece_bytes,
-        )
-        for piece_bytes in (2**30, 50)
-    )
+    whole = _write_pieces(distinct, schedule, piece_rows=2**20, piece_bytes=2**30)
+    cut = _write_pieces(distinct, schedule, piece_rows=piece_rows, piece_bytes=piece_bytes)
 
-    assert 1 == whole["task"].num_chunks
-    assert cut["task"].num_chunks > 3
-    assert whole.equals(cut)
+    assert 1 == len(whole)
+    assert len(cut) > 1 or (1, 2**20) == (len(sources), piece_rows)
+    assert whole[0].equals(pa.concat_tables(cut).combine_chunks())
 
 
 def test_importing_the_room_loads_no_heavy_library() -> None:
@@ -146,7 +145,7 @@ def test_importing_the_room_loads_no_heavy_library() -> None:
     ("source_index", "position", "sources", "message"),
     [
         ([0, 1], [0, 0], [MATHS], r"draws 2 sources, but there are rows of \['maths'\]"),
-        ([0, 1], [0, 2], [MATHS, CODE], "source 'code': the schedule draws task number 2, but there are 2"),
+        ([0, 1], [0, 2], [MATHS, CODE], "source 'code': the schedule draws its task number 3, but there are 2"),
         ([0, 1], [0, 0], [MATHS, MATHS], "source 'maths': the name is used twice"),
     ],
 )

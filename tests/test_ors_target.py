@@ -16,6 +16,7 @@ PASSWORD = "hunter2"
 
 
 def resolve(target: str, **options: str | None) -> Endpoint:
+    """The endpoint of a source called seta."""
     return resolve_endpoint(target, label="seta", **options)
 
 
@@ -189,7 +190,7 @@ def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("rest", ["/ors", "/ors/", "/a/b", "?x=1", "/#top"])
 def test_a_url_with_more_than_a_host_is_refused_with_the_reason(rest: str) -> None:
-    """Requests start at the root of a host, so a path, query or fragment would be lost: that is said, with the remedy."""
+    """Requests start at the root of a host, so a path, query or fragment would be lost: an error says so."""
     with pytest.raises(
         ConfigError,
         match=r"has a path, query or fragment.* Pass 'http://host:8001' and name the environment with env_name",

@@ -11,6 +11,7 @@ from multiors.training.order import SlotOrder
 
 
 def feed(order: SlotOrder, *batches: list[int], step: int = 0, first: bool = True) -> None:
+    """Check batches one after another."""
     for slots in batches:
         order.check(slots, is_first_process=first, global_step=step)
 

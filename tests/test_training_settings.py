@@ -17,6 +17,7 @@ UNEVEN = {"a": 3.0, "b": 1.0}
 
 
 def make_config(folder: Path, **fields: Any) -> Any:
+    """A small `GRPOConfig`: two prompts in a generation batch."""
     from trl import GRPOConfig
 
     small = {"output_dir": str(folder), "use_cpu": True, "bf16": False, "report_to": "none", "num_generations": 2}
@@ -24,6 +25,7 @@ def make_config(folder: Path, **fields: Any) -> Any:
 
 
 def check(config: Any, *, weights: dict[str, float] = EVEN, num_slots: int = 64, planned: int | None = None) -> Any:
+    """Check a config against a mix of the sources `a` and `b`."""
     return check_settings(config, reward_weights=weights, num_slots=num_slots, prompts_per_batch=planned)
 
 

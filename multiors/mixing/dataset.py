@@ -1,8 +1,8 @@
 """A schedule as rows: one `datasets.Dataset` row per slot, with the columns the trainer and the environments read.
 
 The columns are fixed (`environment`, `prompt`, `task_index`, `slot`, `task`): what a server sends is the content of a
-column, never its name. All rows are gathered once from one table of what is distinct, in pieces small enough for
-Arrow's 32-bit string offsets. This module decides nothing about order, and sends nothing anywhere.
+column, never its name. Rows are gathered from one table of what is distinct, in pieces small enough for Arrow's 32-bit
+string offsets. This module decides nothing about order, and sends nothing anywhere.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ COLUMNS = ("environment", "prompt", "task_index", "slot", "task")
 """The columns of every mixed dataset, in order."""
 
 _EMPTY_PROMPT = ({"role": "user", "content": ""},)
+_PIECE_ROWS = 2**20  # What is written at once, so that nothing beside the result is as large as the result.
 _PIECE_BYTES = 2**30  # Text in one piece; Arrow's string offsets end at 2**31.
 
 
@@ -71,84 +72,90 @@ def build_dataset(schedule: Schedule, sources: Sequence[SourceRows]) -> datasets
         ConfigError: Two sources have the same name, or the schedule draws a source or a task that is not there.
     """
     import datasets
-
-    row = _find_rows(schedule, sources)
-    distinct = _gather_distinct(sources)
-    names = [source.name for source in sources]
-    table = _write_table(names, schedule, row, distinct=distinct, piece_bytes=_PIECE_BYTES)
-    return datasets.Dataset(table, fingerprint=_fingerprint(names, schedule, row, distinct=distinct))
-
-
-def _write_table(
-    names: Sequence[str],
-    schedule: Schedule,
-    row: npt.NDArray[np.int64],
-    *,
-    distinct: Mapping[str, pa.Array],
-    piece_bytes: int,
-) -> pa.Table:
-    """The slots' rows, gathered piece by piece from the distinct ones."""
     import pyarrow as pa
 
-    name_by_source = pa.array(names, type=pa.string())
-    pieces = [
-        pa.table(
-            [
-                name_by_source.take(pa.array(schedule.source_index[start:stop])),
-                distinct["prompt"].take(pa.array(row[start:stop])).cast(_prompt_type(pa.string())),
-                distinct["task_index"].take(pa.array(row[start:stop])),
-                pa.array(np.arange(start, stop, dtype=np.int64)),
-                distinct["task"].take(pa.array(row[start:stop])).cast(pa.string()),
-            ],
-            names=list(COLUMNS),
-        )
-        for start, stop in _cut_pieces(_text_bytes(distinct)[row], piece_bytes)
-    ]
-    return pa.concat_tables(pieces)
+    _check_sources(schedule, sources)
+    distinct = _gather_distinct(sources)
+    pieces = _write_pieces(distinct, schedule, piece_rows=_PIECE_ROWS, piece_bytes=_PIECE_BYTES)
+    return datasets.Dataset(pa.concat_tables(pieces), fingerprint=_fingerprint(distinct, schedule))
 
 
-def _find_rows(schedule: Schedule, sources: Sequence[SourceRows]) -> npt.NDArray[np.int64]:
-    """Row of each slot in the table of what is distinct, where the sources follow each other."""
+@dataclass(frozen=True, slots=True)
+class _Distinct:
+    """Every task of every source once, one source after the other."""
+
+    names: pa.Array
+    """(sources,)"""
+
+    first_row: npt.NDArray[np.int64]
+    """Where each source begins, (sources,)."""
+
+    task_index: pa.Array
+    """(rows,)"""
+
+    prompt: pa.Array | None
+    """(rows,). None: every prompt is the empty one."""
+
+    task: pa.Array | None
+    """(rows,). None: no specs were fetched."""
+
+
+def _check_sources(schedule: Schedule, sources: Sequence[SourceRows]) -> None:
     names = [source.name for source in sources]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"source {name!r}: the name is used twice. Rename one of the two.")
-    if int(schedule.source_index.max()) >= len(sources):
+    num_sources = int(schedule.source_index.max()) + 1
+    if num_sources > len(sources):
         raise ConfigError(
-            f"the schedule draws {int(schedule.source_index.max()) + 1} sources, but there are rows of {names}. "
+            f"the schedule draws {num_sources} sources, but there are rows of {names}. "
             f"Pass the rows of every source, in the schedule's order."
         )
+    needed = np.zeros(len(sources), dtype=np.int64)
+    np.maximum.at(needed, schedule.source_index, schedule.position + 1)
+    for source, count in zip(sources, needed.tolist(), strict=True):
+        if count > len(source.task_indices):
+            raise ConfigError(
+                f"source {source.name!r}: the schedule draws its task number {count}, but there are "
+                f"{len(source.task_indices)}. Build the schedule from the number of tasks in the rows."
+            )
+
+
+def _gather_distinct(sources: Sequence[SourceRows]) -> _Distinct:
+    import pyarrow as pa
+
     num_tasks = np.array([len(source.task_indices) for source in sources], dtype=np.int64)
-    missing = np.flatnonzero(schedule.position >= num_tasks[schedule.source_index])
-    if len(missing) > 0:
-        index = int(schedule.source_index[missing[0]])
-        raise ConfigError(
-            f"source {names[index]!r}: the schedule draws task number {int(schedule.position[missing[0]])}, "
-            f"but there are {int(num_tasks[index])}. Build the schedule from the number of tasks in the rows."
-        )
-    return (np.cumsum(num_tasks) - num_tasks)[schedule.source_index] + schedule.position
+    prompts = [source.prompts for source in sources]
+    tasks = [source.tasks for source in sources]
+    return _Distinct(
+        names=pa.array([source.name for source in sources], pa.string()),
+        first_row=np.cumsum(num_tasks) - num_tasks,
+        task_index=pa.array(np.concatenate([np.asarray(source.task_indices, dtype=np.int64) for source in sources])),
+        prompt=_gather_column(prompts, num_tasks, default=_EMPTY_PROMPT, kind=_prompt_type(pa.large_string())),
+        task=_gather_column(tasks, num_tasks, default=None, kind=pa.large_string()),
+    )
 
 
-def _gather_distinct(sources: Sequence[SourceRows]) -> dict[str, pa.Array]:
-    """Each source's tasks once, one source after the other."""
+def _gather_column(
+    columns: Sequence[Sequence[Any] | None], num_tasks: npt.NDArray[np.int64], *, default: Any, kind: pa.DataType
+) -> pa.Array | None:
+    """The sources' columns one after the other, with the default where a source has none. None: no source has any."""
     import pyarrow as pa
 
-    columns = [_gather_source(source) for source in sources]
-    return {name: pa.concat_arrays([column[name] for column in columns]) for name in ("prompt", "task_index", "task")}
+    if all(column is None for column in columns):
+        return None
+    return pa.concat_arrays(
+        [
+            _repeat(default, count, kind) if column is None else pa.array(column, kind)
+            for column, count in zip(columns, num_tasks.tolist(), strict=True)
+        ]
+    )
 
 
-def _gather_source(source: SourceRows) -> dict[str, pa.Array]:
+def _repeat(value: Any, count: int, kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
-    num_tasks = len(source.task_indices)
-    prompts = pa.array([_EMPTY_PROMPT] if source.prompts is None else source.prompts, _prompt_type(pa.large_string()))
-    tasks = pa.array([None] if source.tasks is None else source.tasks, pa.large_string())
-    first = pa.array(np.zeros(num_tasks, dtype=np.int64))
-    return {
-        "prompt": prompts.take(first) if source.prompts is None else prompts,
-        "task_index": pa.array(np.asarray(source.task_indices, dtype=np.int64)),
-        "task": tasks.take(first) if source.tasks is None else tasks,
-    }
+    return pa.array([value], kind).take(pa.array(np.zeros(count, dtype=np.int64)))
 
 
 def _prompt_type(content: pa.DataType) -> pa.DataType:
@@ -157,19 +164,45 @@ def _prompt_type(content: pa.DataType) -> pa.DataType:
     return pa.list_(pa.struct([("role", pa.string()), ("content", content)]))
 
 
-def _text_bytes(distinct: Mapping[str, pa.Array]) -> npt.NDArray[np.int64]:
+def _write_pieces(distinct: _Distinct, schedule: Schedule, *, piece_rows: int, piece_bytes: int) -> list[pa.Table]:
+    """The slots' rows in order."""
+    import pyarrow as pa
+
+    num_bytes = _count_text_bytes(distinct)
+    prompt_type = _prompt_type(pa.string())
+    same_prompts = _repeat(_EMPTY_PROMPT, min(piece_rows, schedule.num_slots), prompt_type)
+    pieces = []
+    for begin in range(0, schedule.num_slots, piece_rows):
+        source_index = schedule.source_index[begin : begin + piece_rows]
+        row = distinct.first_row[source_index] + schedule.position[begin : begin + piece_rows]
+        for start, stop in _cut(num_bytes[row], piece_bytes):
+            part, size = pa.array(row[start:stop]), stop - start
+            columns = (
+                distinct.names.take(pa.array(source_index[start:stop])),
+                same_prompts[:size] if distinct.prompt is None else distinct.prompt.take(part).cast(prompt_type),
+                distinct.task_index.take(part),
+                pa.array(np.arange(begin + start, begin + stop, dtype=np.int64)),
+                pa.nulls(size, pa.string()) if distinct.task is None else distinct.task.take(part).cast(pa.string()),
+            )
+            pieces.append(pa.table(columns, names=list(COLUMNS)))
+    return pieces
+
+
+def _count_text_bytes(distinct: _Distinct) -> npt.NDArray[np.int64]:
     """Bytes of text in each distinct row."""
     import pyarrow.compute as pc
 
-    contents = pc.binary_length(distinct["prompt"].flatten().field("content"))
-    before = np.concatenate([[0], np.cumsum(contents.to_numpy(zero_copy_only=False))]).astype(np.int64)
-    prompts = np.diff(before[distinct["prompt"].offsets.to_numpy()])
-    tasks = pc.fill_null(pc.binary_length(distinct["task"]), 0).to_numpy(zero_copy_only=False)
-    result: npt.NDArray[np.int64] = prompts + tasks
-    return result
+    num_bytes = np.zeros(len(distinct.task_index), dtype=np.int64)
+    if distinct.prompt is not None:
+        contents = pc.binary_length(distinct.prompt.flatten().field("content")).to_numpy(zero_copy_only=False)
+        before = np.concatenate([[0], np.cumsum(contents)]).astype(np.int64)
+        num_bytes += np.diff(before[distinct.prompt.offsets.to_numpy()])
+    if distinct.task is not None:
+        num_bytes += pc.fill_null(pc.binary_length(distinct.task), 0).to_numpy(zero_copy_only=False)
+    return num_bytes
 
 
-def _cut_pieces(num_bytes: npt.NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:
+def _cut(num_bytes: npt.NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:
     """Bounds of consecutive rows whose text stays below the limit; a row above it is a piece of its own."""
     total = np.cumsum(num_bytes)
     start, written = 0, 0
@@ -179,15 +212,13 @@ def _cut_pieces(num_bytes: npt.NDArray[np.int64], limit: int) -> Iterator[tuple[
         start, written = stop, int(total[stop - 1])
 
 
-def _fingerprint(
-    names: Sequence[str], schedule: Schedule, row: npt.NDArray[np.int64], *, distinct: Mapping[str, pa.Array]
-) -> str:
+def _fingerprint(distinct: _Distinct, schedule: Schedule) -> str:
     """From the content, because the one `datasets` makes would serialise every row."""
     import pyarrow as pa
 
     digest = hashlib.blake2b(digest_size=8)
-    digest.update(repr(list(names)).encode())
-    digest.update(pa.record_batch(list(distinct.values()), names=list(distinct)).serialize())
-    digest.update(schedule.source_index.tobytes())
-    digest.update(row.tobytes())
+    for column in (distinct.names, distinct.task_index, distinct.prompt, distinct.task):
+        digest.update(b"" if column is None else pa.record_batch([column], names=["column"]).serialize())
+    digest.update(schedule.source_index.data)
+    digest.update(schedule.position.data)
     return digest.hexdigest()

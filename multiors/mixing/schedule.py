@@ -102,23 +102,33 @@ def _shuffle_batches(batches: npt.NDArray[np.int32], seed: int) -> None:
 
 def _walk_tasks(source_index: npt.NDArray[np.int32], num_tasks: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
     """Position of each slot's task in its source: the k-th draw of a source takes the k-th step of its walk."""
+    num_sources = len(num_tasks)
+    blocks = range(0, len(source_index), _CHUNK_VALUES)
+    num_draws = np.zeros(num_sources, dtype=np.int64)
+    for start in blocks:
+        num_draws += np.bincount(source_index[start : start + _CHUNK_VALUES], minlength=num_sources)
+
+    steps = np.empty(len(source_index), dtype=np.int64)  # the sources' walks, one after the other
+    next_step = np.cumsum(num_draws) - num_draws
+    for index, (first, count) in enumerate(zip(next_step.tolist(), num_draws.tolist(), strict=True)):
+        _walk(steps[first : first + count], num_tasks[index], seed=seed, stream=1 + index)
+
     position = np.empty(len(source_index), dtype=np.int64)
-    narrow = source_index.astype(np.uint16) if len(num_tasks) <= 2**16 else source_index  # 16 bits sort by radix
-    slots_by_source = np.argsort(narrow, kind="stable")
-    first = 0
-    for index, num_draws in enumerate(np.bincount(source_index, minlength=len(num_tasks)).tolist()):
-        position[slots_by_source[first : first + num_draws]] = _walk(num_tasks[index], num_draws, seed, 1 + index)
-        first += num_draws
+    for start in blocks:
+        block = source_index[start : start + _CHUNK_VALUES]
+        order = np.argsort(block.astype(np.uint16) if num_sources <= 2**16 else block, kind="stable")  # 16 bits: radix
+        counts = np.bincount(block, minlength=num_sources)
+        step = np.arange(len(block)) + (next_step - np.cumsum(counts) + counts)[block[order]]
+        position[start + order] = steps[step]
+        next_step += counts
     return position
 
 
-def _walk(num_tasks: int, num_draws: int, seed: int, stream: int) -> npt.NDArray[np.int64]:
-    """The first draws of one source, pass after pass."""
-    walk = np.empty(num_draws, dtype=np.int64)
+def _walk(steps: npt.NDArray[np.int64], num_tasks: int, *, seed: int, stream: int) -> None:
+    """Write the first draws of one source, pass after pass."""
     passes_at_once = max(1, _CHUNK_VALUES // num_tasks)
-    for first_draw in range(0, num_draws, passes_at_once * num_tasks):
-        num_here = min(num_draws - first_draw, passes_at_once * num_tasks)
-        tasks = np.tile(np.arange(num_tasks, dtype=np.uint64), (-(-num_here // num_tasks), 1))
+    for first_draw in range(0, len(steps), passes_at_once * num_tasks):
+        part = steps[first_draw : first_draw + passes_at_once * num_tasks]
+        tasks = np.tile(np.arange(num_tasks, dtype=np.uint64), (-(-len(part) // num_tasks), 1))
         shuffled = shuffle_rows(tasks, seed=seed, stream=stream, first_row=first_draw // num_tasks)
-        walk[first_draw : first_draw + num_here] = shuffled.reshape(-1)[:num_here]
-    return walk
+        part[:] = shuffled.reshape(-1)[: len(part)]

@@ -53,6 +53,7 @@ _OPEN_ERRORS = (
     OSError,
     TimeoutError,
     AssertionError,  # the SDK's way to say that a server gave no session id
+    AttributeError,  # its way to say that a prompt is not what ORS defines
     LookupError,
     TypeError,
     ValueError,
@@ -141,6 +142,7 @@ class RolloutEnvironment:
 
         if session.dropped_blocks and not session.prompt:
             self._fail(UnscoredReason.UNREACHABLE, "the prompt has images only, which a text policy cannot read")
+            self._lease.release()
             return _UNOPENED
 
         if session.dropped_blocks:
@@ -183,7 +185,7 @@ class RolloutEnvironment:
         session = self._lease.session
 
         if session is None or self._ended_by is not None:
-            reason = self._ended_by or UnscoredReason.UNREACHABLE
+            reason = self._ended_by or UnscoredReason.SESSION_LOST
             raise self._refuse(tool, arguments, reason, _ENDED if self._opened else _UNOPENED)
 
         started = time.monotonic()
@@ -223,9 +225,7 @@ class RolloutEnvironment:
             return _FINISHED
 
         if failure.reason is UnscoredReason.BAD_CALL:
-            raise self._refuse(
-                tool, arguments, failure.reason, self._blueprint.hide_secrets(failure.detail), duration_s
-            )
+            raise self._refuse(tool, arguments, failure.reason, self._hide(failure.detail), duration_s)
 
         self._fail(failure.reason, f"tool {tool.wire_name!r}: {failure.detail}")
         self._lease.release()
@@ -259,14 +259,18 @@ class RolloutEnvironment:
 
     def _fail(self, reason: UnscoredReason, detail: str, *, ends: bool = True) -> None:
         """Note a failure of the environment; `ends` says that no further call can reach it."""
-        session = self._lease.session
-        detail = self._blueprint.hide_secrets(detail.replace(session.sid, "…") if session and session.sid else detail)
+        detail = self._hide(detail)
         self._error = self._error or detail
 
         if ends:
             self._ended_by = reason
 
         self._report_once(reason, detail)
+
+    def _hide(self, text: str) -> str:
+        """`text` on one line without this source's key and secrets, and without the session's id."""
+        sid = self._lease.session.sid if self._lease.session is not None else ""
+        return self._blueprint.hide_secrets(text.replace(sid, "…") if sid else text)
 
     def _report_once(self, kind: str, detail: str) -> None:
         """Warn of the first case of a kind in this process; later ones are in the metrics, and in the log at DEBUG."""

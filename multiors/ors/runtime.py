@@ -175,7 +175,7 @@ class Runtime:
                 self._portal = start_blocking_portal("asyncio", name="multiors")
                 self._loop = self._portal.__enter__().call(_running_loop)
                 # Not atexit: that runs after worker threads are gone, and a close may need to resolve a host name.
-                threading._register_atexit(self.shut_down)  # type: ignore[attr-defined]  # see test_trl_contract
+                threading._register_atexit(self.shut_down)  # type: ignore[attr-defined]  # see test_sdk_contract
 
             return self._loop
 

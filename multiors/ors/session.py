@@ -190,14 +190,18 @@ class _Session(AsyncSession):
         if self.api_key is not None:
             headers["X-API-Key"] = self.api_key
 
-        call = run_call(self.client, self._env_path("/call"), tool=tool, arguments=arguments, headers=headers)
-
         try:
+            self._ensure_alive()
+            call = run_call(self.client, self._env_path("/call"), tool=tool, arguments=arguments, headers=headers)
             reply: ToolReply = await self._run_or_die(call)
         except SessionTerminatedError as error:
             raise CallFailed(UnscoredReason.SESSION_LOST, error.reason) from error
 
         return reply
+
+    def _annotate_error(self, e: Exception) -> Exception:
+        # The SDK would write the session's id into the error's text.
+        return e
 
     async def _pre_delete(self) -> None:
         # The SDK swallows this error when it closes; it is kept here so that it can be reported.

@@ -376,7 +376,7 @@ def _fold_into_columns(tasks: TaskList, label: str) -> Dataset:
 
     for key in keys:
         values = [spec.get(key) if isinstance(spec, Mapping) else None for spec in specs]
-        if key in _RESERVED_COLUMNS or not _survives_arrow(values):
+        if key in _RESERVED_COLUMNS or not _survives_arrow([key]) or not _survives_arrow(values):
             left_out.append(key)
         else:
             rows[key] = values

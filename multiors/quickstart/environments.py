@@ -35,25 +35,17 @@ BIN_BY_ITEM = {
     "teabag": "compost",
 }
 
-CELSIUS_BY_TEA = {
-    "gyokuro": 60,
-    "sencha": 70,
-    "white": 80,
-    "oolong": 90,
-    "black": 100,
-}
+CELSIUS_BY_TEA = {"gyokuro": 60, "sencha": 70, "white": 80, "oolong": 90}
 TABLES = (1, 2, 3, 4)
 
 PLATE_BY_TARGET = {
     "Mars": ("east", 1),
-    "Venus": ("west", 2),
     "Saturn": ("south", 3),
-    "Jupiter": ("south", 4),
-    "Polaris": ("north", 2),
-    "Vega": ("west", 4),
+    "Venus": ("west", 4),
+    "Vega": ("north", 2),
 }
-NIGHTS = (1, 2, 3, 4)
-OVERCAST_NIGHTS = (4,)
+NIGHTS = (1, 2, 3, 4, 5)
+OVERCAST_NIGHTS = (5,)
 
 
 def _say(text: str, *, reward: float | None = None, finished: bool = False) -> ToolOutput:
@@ -75,6 +67,7 @@ class _TableEnvironment(Environment):
 
 
 class BinChoice(BaseModel):
+    item: str = Field(description="What to drop.")
     bin: Literal["paper", "glass", "metal", "compost"] = Field(description="Where it goes.")
 
 
@@ -84,12 +77,13 @@ class Recycling(_TableEnvironment):
     tasks: ClassVar[list[dict[str, Any]]] = [{"item": item} for item in BIN_BY_ITEM]
 
     def get_prompt(self) -> list[TextBlock]:
-        return [TextBlock(text=f"Which bin takes this: {self.task_spec['item']}?")]
+        return [TextBlock(text=f"Sort this: {self.task_spec['item']}.")]
 
     @tool
     async def drop(self, choice: BinChoice) -> ToolOutput:
         """Drop the item into a bin."""
-        is_right = choice.bin == BIN_BY_ITEM[str(self.task_spec["item"])]
+        item = str(self.task_spec["item"])
+        is_right = choice.item == item and choice.bin == BIN_BY_ITEM[item]
         return _say("Right bin." if is_right else "Wrong bin.", reward=float(is_right), finished=True)
 
 
@@ -97,14 +91,16 @@ class TableNumber(BaseModel):
     table: int = Field(description="Number of the table.")
 
 
-class WaterTemperature(BaseModel):
+class Brewing(BaseModel):
+    tea: str = Field(description="The tea that was ordered.")
     celsius: int = Field(description="Temperature of the water.")
 
 
 class Teahouse(_TableEnvironment):
-    """Ask a table for its order, then brew it: 1 for the right temperature, 0.4 for ten degrees off, else 0.
+    """Ask a table for its order, then brew it: 1 for the right temperature, 0.2 for an order brewed wrong or not at all.
 
-    Asking the right table is worth 0.1 until something has been brewed; brewing without an order is worth 0.
+    Brewing without an order is worth nothing. Temperatures close to the right one earn no more than others: a reward
+    that did so would teach the policy to brew everything lukewarm.
     """
 
     tasks: ClassVar[list[dict[str, Any]]] = [{"table": t, "tea": tea} for tea in CELSIUS_BY_TEA for t in TABLES]
@@ -122,26 +118,26 @@ class Teahouse(_TableEnvironment):
         if order.table != self.task_spec["table"]:
             return _say("Nobody sits there.", reward=0.0)
         self._has_order = True
-        return _say(f"Please bring {self.task_spec['tea']} tea.", reward=0.1)
+        return _say(f"Please bring {self.task_spec['tea']} tea.", reward=0.2)
 
     @tool
-    async def brew(self, water: WaterTemperature) -> ToolOutput:
+    async def brew(self, brewing: Brewing) -> ToolOutput:
         """Brew the tea."""
-        degrees_off = abs(water.celsius - CELSIUS_BY_TEA[str(self.task_spec["tea"])])
         if not self._has_order:
             return _say("Nobody ordered this.", reward=0.0, finished=True)
-        if degrees_off == 0:
-            return _say("Delicious.", reward=1.0, finished=True)
-        return _say("Not quite right.", reward=0.4 if degrees_off <= 10 else 0.0, finished=True)
+        tea = str(self.task_spec["tea"])
+        is_right = brewing.tea == tea and brewing.celsius == CELSIUS_BY_TEA[tea]
+        return _say("Delicious." if is_right else "Not quite right.", reward=1.0 if is_right else 0.2, finished=True)
 
 
 class Pointing(BaseModel):
+    target: str = Field(description="What to photograph.")
     direction: Literal["north", "east", "south", "west"] = Field(description="Where to look.")
     minutes: int = Field(description="Exposure, 1 to 4.")
 
 
 class Observatory(_TableEnvironment):
-    """Photograph a target: 6 points for the direction, 4 for the exposure (2 if one minute off).
+    """Photograph a target: 6 points for the direction, 4 for the exposure.
 
     On an overcast night the plate shows clouds and no one can judge it: the reward is None, whatever was tried.
     """
@@ -156,9 +152,11 @@ class Observatory(_TableEnvironment):
         """Point the telescope and expose a plate."""
         if self.task_spec["night"] in OVERCAST_NIGHTS:
             return _say("Only clouds.", finished=True)
-        direction, minutes = PLATE_BY_TARGET[str(self.task_spec["target"])]
-        minutes_off = abs(pointing.minutes - minutes)
-        points = 6.0 * (pointing.direction == direction) + {0: 4.0, 1: 2.0}.get(minutes_off, 0.0)
+        target = str(self.task_spec["target"])
+        if pointing.target != target:
+            return _say("Not what was asked for.", reward=0.0, finished=True)
+        direction, minutes = PLATE_BY_TARGET[target]
+        points = 6.0 * (pointing.direction == direction) + 4.0 * (pointing.minutes == minutes)
         return _say(f"{points:.0f} points.", reward=points, finished=True)
 
 

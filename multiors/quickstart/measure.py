@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from multiors import SessionError
+from multiors.quickstart.warmstart import tools_of
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-from multiors.quickstart.warmstart import tools_of
 
 __all__ = ["Measurement", "measure_policy", "summarize"]
 
@@ -168,7 +169,7 @@ def _answer(tokenizer: PreTrainedTokenizerFast, conversation: _Conversation) -> 
         else:
             try:
                 result = str(tool(**call["arguments"]))
-            except TypeError as error:  # the policy named a parameter that does not exist
+            except SessionError as error:  # the call was refused; the text is for the policy
                 result = str(error)
         results.append({"role": "tool", "name": call["name"], "content": result})
     calls = [{"type": "function", "function": call} for call in conversation.calls]

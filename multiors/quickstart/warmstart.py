@@ -40,17 +40,19 @@ class Episode:
 
 
 def _recycling(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
-    yield "drop", {"bin": rng.choice(["paper", "glass", "metal", "compost"])}
+    item = prompt.removeprefix("Sort this: ").removesuffix(".")
+    yield "drop", {"item": item, "bin": rng.choice(["paper", "glass", "metal", "compost"])}
 
 
 def _teahouse(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
-    yield "take_order", {"table": int(prompt.split()[1])}
-    yield "brew", {"celsius": rng.choice([60, 70, 80, 90, 100])}
+    order = yield "take_order", {"table": int(prompt.split()[1])}
+    yield "brew", {"tea": order.split()[2], "celsius": rng.choice([60, 70, 80, 90])}
 
 
 def _observatory(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
+    target = prompt.split()[-1].removesuffix(".")
     direction = rng.choice(["north", "east", "south", "west"])
-    yield "expose", {"direction": direction, "minutes": rng.choice([1, 2, 3, 4])}
+    yield "expose", {"target": target, "direction": direction, "minutes": rng.choice([1, 2, 3, 4])}
 
 
 SCRIPTS: dict[str, Script] = {"recycling": _recycling, "teahouse": _teahouse, "observatory": _observatory}

@@ -56,7 +56,7 @@ class UnionEnvironment:
     def __init__(self) -> None:
         self._environments: dict[str, RolloutEnvironment] = {}
         self._source: str | None = None
-        self._strays: list[StepRecord] = []
+        self._strays: list[tuple[int, StepRecord]] = []
 
     def __repr__(self) -> str:
         return f"<union environment of {list(self._sources)}, now {self._source!r}>"
@@ -96,14 +96,18 @@ class UnionEnvironment:
             return self._active._call(tool, args, kwargs)
 
         told = "This tool belongs to another environment than the task's; nothing was called."
-        self._strays.append(
-            StepRecord(tool=tool.wire_name, arguments=dict(kwargs), output=told, failure=UnscoredReason.BAD_CALL)
-        )
+        stray = StepRecord(tool=tool.wire_name, arguments=dict(kwargs), output=told, failure=UnscoredReason.BAD_CALL)
+        self._strays.append((0 if self._source is None else len(self._active._episode().steps), stray))
         raise SessionError(told)
 
     def _episode(self) -> Episode:
         episode = self._active._episode()
-        return replace(episode, steps=(*self._strays, *episode.steps))
+        steps = list(episode.steps)
+
+        for num_steps_before, stray in reversed(self._strays):
+            steps.insert(num_steps_before, stray)
+
+        return replace(episode, steps=tuple(steps))
 
     def _release(self) -> None:
         for environment in self._environments.values():

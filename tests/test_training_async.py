@@ -1,0 +1,257 @@
+"""The slots for `AsyncGRPOTrainer`, in the hands of the code that trainer rolls out with.
+
+What runs: TRL's own worker process (`_child_main` and `_AsyncRolloutLoop`), spawned, given the slots by pickle, with
+its dispatch, tool loop, scoring and queues as they are; real ORS servers; and, in the place of vLLM, an HTTP server
+that answers what a script says. What does not run: the trainer that would consume the samples and needs an accelerator.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import pickle
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from multiors import MultiOpenRewardSpec, ORSSource, RewardPart, SourceReward
+from multiors.errors import ConfigError
+from tests.completions import serve_completions
+from tests.playing import factories, play
+from tests.scripted import call
+from tests.servers.launch import Counts, ServerHandle, serve
+
+NOWHERE = "http://127.0.0.1:9"
+NUM_GROUPS = 6
+RIGHT = ("echo", {"text": "oak"})
+
+
+def make_spec(server: ServerHandle) -> MultiOpenRewardSpec:
+    """One source that scores, one that never does."""
+    return MultiOpenRewardSpec(
+        {"echo": ORSSource(server.url, env_name="echo"), "none": ORSSource(server.url, env_name="neverscores")},
+        num_slots=8,
+    )
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("sources", "options", "message"),
+    [
+        ({"a": ORSSource(NOWHERE, reward=SourceReward(weight=2.0))}, {}, "reward weights, which it always normalizes"),
+        ({"a": ORSSource(NOWHERE, reward=RewardPart(len))}, {}, "reward functions beside the environment's"),
+        ({"a": ORSSource(NOWHERE)}, {"tools": "union"}, "tools='union'"),
+        (
+            {"a": SimpleNamespace(train_dataset=1, environment_factory=1, reward_funcs=1)},
+            {},
+            "specs other than ORSSource and OpenRewardSpec",
+        ),
+    ],
+)
+def test_what_that_trainer_cannot_do_is_refused(sources: dict[str, Any], options: dict[str, Any], message: str) -> None:
+    """It has no reward weights, gives functions no environments, and scores by class; nothing is dropped silently."""
+    spec = MultiOpenRewardSpec({**sources, "b": ORSSource(NOWHERE)}, **options)
+
+    with pytest.raises(
+        ConfigError, match=rf"AsyncGRPOTrainer cannot train this mix: it has {message}.*Use GRPOTrainer"
+    ):
+        spec.for_async()
+
+
+def test_all_that_is_refused_is_said_at_once() -> None:
+    """One error names every part of the mix that stands in the way, before a server is asked."""
+    reward = SourceReward(weight=2.0, parts=(RewardPart(len),))
+    spec = MultiOpenRewardSpec({"a": ORSSource(NOWHERE, reward=reward), "b": ORSSource(NOWHERE)}, tools="union")
+
+    with pytest.raises(ConfigError, match=r"reward weights, .*; reward functions .*; tools='union'\. Use GRPOTrainer"):
+        spec.for_async()
+
+
+# -- the slots
+
+
+def test_the_slots_pickle(zoo_server: ServerHandle) -> None:
+    """The worker is spawned, so everything it gets travels as a pickle, and a source's class is the same there."""
+    slots = make_spec(zoo_server).for_async()
+    copy = pickle.loads(pickle.dumps({"factory": slots.environment_factory, "dataset": slots.train_dataset}))
+
+    assert list(slots.train_dataset) == list(copy["dataset"])
+    assert [] == slots.reward_funcs
+    assert all(type(slots.environment_factory[name]()) is type(copy["factory"][name]()) for name in ("echo", "none"))
+
+
+def test_classes_score_themselves_and_are_named_after_their_source(zoo_server: ServerHandle) -> None:
+    """TRL names a column after the class and looks for `get_reward` on it."""
+    made = {name: type(factory()) for name, factory in make_spec(zoo_server).for_async().environment_factory.items()}
+
+    assert {"echo": "echo", "none": "none"} == {name: made_class.__name__ for name, made_class in made.items()}
+    assert all(hasattr(made_class, "get_reward") for made_class in made.values())
+
+
+def test_the_other_trainers_classes_do_not_score_themselves(zoo_server: ServerHandle) -> None:
+    """With `GRPOTrainer`, `get_reward` beside the columns would count every reward twice."""
+    spec = make_spec(zoo_server)
+    plain, scored = factories(spec)["echo"](), spec.for_async().environment_factory["echo"]()
+
+    assert not hasattr(type(plain), "get_reward")
+    assert type(plain) is not type(scored)
+
+
+@pytest.mark.parametrize(
+    ("reward", "rewards"),
+    [
+        (None, [1.0, 0.0, None]),
+        (SourceReward(outcome_weight=2.0, unscored=-1.0), [2.0, 0.0, -2.0]),
+        (SourceReward(unfinished=-3.0), [1.0, -3.0, -3.0]),
+    ],
+)
+def test_a_reward_is_the_sources_own_rule(
+    echo_server: ServerHandle, reward: SourceReward | None, rewards: list[float | None]
+) -> None:
+    """`get_reward` follows the source's `reward`, and ends the rollout's session."""
+    with MultiOpenRewardSpec({"echo": ORSSource(echo_server.url, reward=reward)}) as spec:
+        factory = spec.for_async().environment_factory["echo"]
+        played = [play(factory, RIGHT), play(factory, ("echo", {"text": "no"})), play(factory)]
+        given = [environment.get_reward() for environment in played]
+        active = echo_server.wait_until(lambda counts: not counts.active).active
+
+    assert rewards == given
+    assert {} == active
+
+
+# -- TRL's worker
+
+
+class Worked(NamedTuple):
+    groups: list[list[Any]]
+    """The samples that the worker put into its queue, by group."""
+
+    slots: list[str]
+    """The source of each slot of the dataset."""
+
+    counts: Counts
+    exit_code: int | None
+    failure: Any
+
+
+def play_in_turn(conversation: str, times_asked: int) -> str:
+    """In `Echo` the first of a group is right and the second wrong; in `NeverScores` both look around."""
+    if "<tool_response>" in conversation:
+        return "done"
+    if "Say " in conversation:
+        word = conversation.rpartition("Say ")[2].partition(".")[0]
+        return call("echo", text="wrong" if times_asked % 2 else word)
+
+    return call("look")
+
+
+def run_worker(slots: Any, tokenizer: Any, url: str) -> tuple[list[Any], int | None, Any]:
+    """Run TRL's worker process until it has filled some groups; its samples, exit code and failure."""
+    from trl.experimental.async_grpo import async_rollout_worker as worker
+
+    spawn = multiprocessing.get_context("spawn")
+    samples, failures, metrics = spawn.Queue(), spawn.Queue(maxsize=1), spawn.Queue()
+    stop, failed = spawn.Event(), spawn.Event()
+    options = {
+        "model_name": "scripted",
+        "dataset": slots.train_dataset,
+        "reward_funcs": slots.reward_funcs,
+        "processing_class": tokenizer,
+        "eos_token_ids": [tokenizer.eos_token_id],
+        "environment_factory": slots.environment_factory,
+        "num_generations": 2,
+        "max_inflight_tasks": 4,
+        "vllm_server_url": url,
+        "max_tool_calling_iterations": 3,
+    }
+    shared = (samples, spawn.Value("i", 0), stop, spawn.Event(), spawn.Value("d", 0.0), failed, failures, metrics)
+    process = spawn.Process(target=worker._child_main, args=(worker._AsyncRolloutLoop, options, *shared), daemon=True)
+    process.start()
+    try:
+        received = [samples.get(timeout=100) for _ in range(2 * NUM_GROUPS)]
+        stop.set()
+        process.join(timeout=30)
+    finally:
+        process.kill()
+
+    return received, process.exitcode, failures.get() if failed.is_set() else None
+
+
+@pytest.fixture(scope="module")
+def worked(tiny_policy: Path) -> Iterator[Worked]:
+    """One run of the worker over two sources."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        serve("Echo", "NeverScores") as server,
+        serve_completions(tokenizer, play_in_turn) as url,
+    ):
+        patch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+        patch.setenv("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
+        slots = make_spec(server).for_async()
+        server.reset_counts()
+        samples, exit_code, failure = run_worker(slots, tokenizer, url)
+        groups = defaultdict(list)
+        for sample in samples:
+            groups[sample.group_id].append(sample)
+        yield Worked(
+            [groups[group_id] for group_id in sorted(groups)],
+            list(slots.train_dataset["environment"]),
+            server.counts(),
+            exit_code,
+            failure,
+        )
+
+
+def source_of(group: list[Any]) -> str:
+    """Whose prompt a group answers."""
+    return "echo" if "Say " in group[0].prompt[-1]["content"] else "none"
+
+
+def test_the_worker_plays_the_schedule(worked: Worked) -> None:
+    """Groups are the slots in order, each of one source, and the worker ends in good order."""
+    assert (0, None) == (worked.exit_code, worked.failure)
+    assert worked.slots[:NUM_GROUPS] == [source_of(group) for group in worked.groups]
+    assert [2] * NUM_GROUPS == [len(group) for group in worked.groups]
+
+
+def test_the_worker_counts_every_reward_once(worked: Worked) -> None:
+    """A rollout's reward is what its environment gave, in the column of its source, and not twice that."""
+    echoes = [sample.metrics for group in worked.groups if source_of(group) == "echo" for sample in group]
+
+    assert {0.0, 1.0} == {metrics["reward"] for metrics in echoes}
+    assert all(metrics["reward"] == metrics["rewards/echo"] for metrics in echoes)
+    assert {"rewards/echo", "rewards/none"} == {name for name in echoes[0] if name.startswith("rewards/")}
+
+
+def test_the_worker_leaves_unscored_rollouts_alone(worked: Worked) -> None:
+    """None arrives as TRL's NaN: no reward, and an advantage of zero."""
+    unscored = [sample for group in worked.groups if source_of(group) == "none" for sample in group]
+
+    assert unscored
+    assert all(math.isnan(sample.metrics["reward"]) for sample in unscored)
+    assert {0.0} == {sample.advantage for sample in unscored}
+
+
+def test_the_worker_tells_better_from_worse(worked: Worked) -> None:
+    """Within a group of a source that scores, the right answer has the higher advantage."""
+    groups = [group for group in worked.groups if source_of(group) == "echo"]
+    signs = [sorted((sample.metrics["reward"], sample.advantage > 0) for sample in group) for group in groups]
+
+    assert [[(0.0, False), (1.0, True)]] * len(groups) == signs
+
+
+def test_the_worker_leaves_no_session(worked: Worked) -> None:
+    """Every session that the worker's process opened was closed, those of unfinished groups too."""
+    assert {} == worked.counts.active
+    assert worked.counts.opened == worked.counts.deleted
+    assert sum(worked.counts.opened.values()) >= 2 * NUM_GROUPS
