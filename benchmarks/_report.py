@@ -78,7 +78,7 @@ def write_report(path: Path | None, results: Mapping[str, Any], *, settings: Map
         return
 
     report = {
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": _describe_machine(),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},

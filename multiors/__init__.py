@@ -9,7 +9,6 @@ seconds to import.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ _MODULE_BY_NAME = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib.metadata import version
+
         return version("multiors")
 
     if name not in __all__:

@@ -43,6 +43,7 @@ from multiors.training import (
     SlotSource,
     SourceReader,
     UnionEnvironmentFactory,
+    check_rows,
     check_settings,
     complete_fields,
     make_columns,
@@ -376,8 +377,11 @@ class MultiOpenRewardSpec:
             prompts_per_batch=schedule.prompts_per_batch,
         )
 
-    def _begin(self, args: Any) -> None:
+    def _begin(self, args: Any, dataset: Any) -> None:
         shape = self._check_settings(args)
+
+        if dataset is not None and dataset is not self._dataset:
+            check_rows(dataset, sources=list(self.sources), num_slots=self._lay_out().num_slots)
 
         for run in self._runs:
             run.order.restart(prompts_per_batch=shape.prompts_per_batch)

@@ -17,10 +17,11 @@ import multiors
 # What each room, or module beside the rooms, may import of the others. The package itself loads names lazily.
 _LEFT = {
     "errors": set(),
+    "numeric": set(),
     "records": {"errors"},
-    "ors": {"errors", "records"},
+    "ors": {"errors", "numeric", "records"},
     "mixing": {"errors", "records"},
-    "rewards": {"errors", "records"},
+    "rewards": {"errors", "numeric", "records"},
     "training": {"errors", "records", "ors", "mixing", "rewards"},
     "evaluation": {"errors", "records", "ors", "rewards"},
     "spec": {"errors", "records", "ors", "mixing", "rewards", "training"},
@@ -29,7 +30,7 @@ _LEFT = {
     "quickstart": {"multiors"},
     "cli": {"multiors", "errors", "records", "evaluation", "spec", "config", "checks", "quickstart"},
 }
-_PURE = ("errors", "records", "mixing", "rewards")
+_PURE = ("errors", "numeric", "records", "mixing", "rewards")
 _IMPURE_STDLIB = {"asyncio", "datetime", "os", "random", "socket", "subprocess", "threading", "time"}
 _LATE_IN_PURE = {"mixing.dataset": {"datasets", "pyarrow"}}
 _LAZY = {"multiors", "cli"}  # these import our own modules inside functions, so that a name or --help costs nothing

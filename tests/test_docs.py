@@ -8,12 +8,14 @@ run says why: `<!-- not run: REASON -->`.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import gc
 import inspect
 import io
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
@@ -27,6 +29,7 @@ from multiors import MultiOpenRewardSpec, ORSSource, RewardPart, SourceReward, U
 from multiors.cli import main
 from multiors.config import PartConfig, RewardConfig, RunConfig, SourceConfig, load_run_file
 from multiors.errors import ConfigError
+from multiors.quickstart.options import add_arguments
 from multiors.records import RolloutRecord
 from multiors.rewards import metric_values, share_values
 from tests.scripted import small_fields
@@ -36,6 +39,9 @@ from tests.servers.platform import Platform, serve_platform
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LANGUAGES = {"python", "text", "yaml", "console"}
+RUNNABLE = [
+    page for page in PAGES if re.search(r"^```(python|console)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+]
 
 
 def _name(page: Path) -> str:
@@ -195,7 +201,7 @@ class PageRun:
         return text
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_name)
+@pytest.mark.parametrize("page", RUNNABLE, ids=_name)
 def test_the_blocks_of_a_page_run_and_print_what_it_shows(
     page: Path,
     mixed_server: ServerHandle,
@@ -222,6 +228,7 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(
             run.run(block)
 
     del run
+    sys.modules.pop("scoring", None)
     gc.collect()
     for server in (mixed_server, echo_server):
         assert {} == server.wait_until(lambda counts: not counts.active).active
@@ -343,6 +350,15 @@ def test_the_keys_of_a_run_file_are_listed(heading: str, model: Any) -> None:
     assert list(model.model_fields) == read_names("docs/run-file.md", heading)
 
 
+def test_the_options_of_the_quickstart_are_listed() -> None:
+    """quickstart.md lists the command's options."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_arguments(parser)
+    expected = [action.option_strings[0] for action in parser._actions]
+
+    assert expected == read_names("docs/quickstart.md", "Options")
+
+
 # -- errors
 
 
@@ -366,7 +382,8 @@ def read_messages() -> list[str]:
 
 def test_the_messages_of_the_error_catalogue_exist() -> None:
     """Each pattern of errors.md fits a message of the package, so no entry outlives its error."""
-    patterns = re.findall(r"^\| `([^`]+)` \|", read_prose(ROOT / "docs/errors.md"), re.MULTILINE)
+    catalogue = read_prose(ROOT / "docs/errors.md").partition("## Before any request")[2]
+    patterns = re.findall(r"^\| `([^`]+)` \|", catalogue, re.MULTILINE)
     messages = read_messages()
     unknown = [
         pattern

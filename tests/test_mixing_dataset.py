@@ -145,7 +145,7 @@ def test_importing_the_room_loads_no_heavy_library() -> None:
     ("source_index", "position", "sources", "message"),
     [
         ([0, 1], [0, 0], [MATHS], r"draws 2 sources, but there are rows of \['maths'\]"),
-        ([0, 1], [0, 2], [MATHS, CODE], "source 'code': the schedule draws its task number 3, but there are 2"),
+        ([0, 1], [0, 2], [MATHS, CODE], "source 'code': slot 1 draws its task number 3, but there are 2"),
         ([0, 1], [0, 0], [MATHS, MATHS], "source 'maths': the name is used twice"),
     ],
 )

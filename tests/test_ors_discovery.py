@@ -53,6 +53,11 @@ def tool_names(url: str, **options: Any) -> list[str]:
     return [tool.wire_name for tool in ORSSource(url, **options).tools]
 
 
+def asked(server: ServerHandle) -> dict[str, int]:
+    """Requests that a server got, by route, without keepalives: these may still come for sessions just closed."""
+    return {route: n for route, n in server.counts().requests.items() if route != "POST /ping"}
+
+
 def play(source: ORSSource, tool: str, **arguments: Any) -> str:
     """What a tool says in the source's first task."""
     environment = source.environment_factory()
@@ -335,7 +340,7 @@ def test_a_plain_server_is_asked_without_a_routing_session(echo_server: ServerHa
     num_tasks = len(fetch(echo_server.url).indices)
 
     assert 8 == num_tasks
-    assert {"GET /list_environments": 1, "POST /{env}/task_range": 1} == echo_server.counts().requests
+    assert {"GET /list_environments": 1, "POST /{env}/task_range": 1} == asked(echo_server)
 
 
 def test_tasks_and_tools_are_asked_for_once(echo_server: ServerHandle) -> None:
@@ -346,7 +351,7 @@ def test_tasks_and_tools_are_asked_for_once(echo_server: ServerHandle) -> None:
     second = source.task_list, source.tools, source.train_dataset, source.blueprint
 
     assert all(one is two for one, two in zip(first, second, strict=True))
-    assert {} == echo_server.counts().requests
+    assert {} == asked(echo_server)
 
 
 def test_an_environment_that_cannot_list_its_tasks_is_read_by_ranges(zoo_server: ServerHandle) -> None:

@@ -54,6 +54,11 @@ def fresh(server: ServerHandle, **options: Any) -> Iterator[Any]:
         environment._close()
 
 
+def asked(server: ServerHandle) -> dict[str, int]:
+    """Requests that a server got, by route, without keepalives: these may still come for sessions just closed."""
+    return {route: n for route, n in server.counts().requests.items() if route != "POST /ping"}
+
+
 # -- an episode
 
 
@@ -87,24 +92,22 @@ def test_a_second_reset_closes_the_first_session_and_forgets_its_episode(
 
 
 def test_a_session_costs_as_few_requests_as_the_sdk_allows(idle: ServerHandle, factory: EnvironmentFactory) -> None:
-    """An episode of one call is seven requests: routing, opening, prompt, ping, call, closing; none is redirected."""
+    """An episode of one call is six requests besides the keepalive, none redirected: open, prompt, call, close."""
     environment: Any = factory()
     environment.reset(task_index=0)
     environment.echo(text="oak")
     idle.wait_until(lambda counts: "POST /ping" in counts.requests)
     environment._close()
-    counts = idle.counts()
 
     assert {
         "POST /create_session": 1,
         "POST /create": 1,
         "GET /{env}/prompt": 1,
-        "POST /ping": 1,
         "POST /{env}/call": 1,
         "POST /delete": 1,
         "POST /delete_session": 1,
-    } == counts.requests
-    assert {"200": 7} == counts.statuses
+    } == asked(idle)
+    assert {"200"} == set(idle.counts().statuses)
 
 
 def test_an_episode_is_recorded_step_by_step(idle: ServerHandle, factory: EnvironmentFactory) -> None:
@@ -292,7 +295,6 @@ def test_a_task_that_cannot_be_opened_does_not_stop_training(flaky_server: Serve
     with fresh(flaky_server, env_name="flaky", split=split) as environment:
         prompt = environment.reset(task_index=1)
         flaky_server.wait_until(lambda counts: not counts.active)
-        num_requests = sum(flaky_server.counts().requests.values())
         with pytest.raises(SessionError, match=UNOPENED):
             environment.act()
         episode = environment._episode()
@@ -300,7 +302,7 @@ def test_a_task_that_cannot_be_opened_does_not_stop_training(flaky_server: Serve
     assert UNOPENED == prompt
     assert (1, False, False, None) == (episode.task_index, episode.opened, episode.finished, environment.reward)
     assert [UnscoredReason.UNREACHABLE] == [step.failure for step in episode.steps]
-    assert num_requests == sum(flaky_server.counts().requests.values())
+    assert "POST /{env}/call" not in asked(flaky_server)
     assert "the session did not open: " in episode.error
     assert f"flaky {split}" in episode.error
 
@@ -365,7 +367,7 @@ def test_whatever_a_server_answers_while_opening_is_no_crash(options: dict[str, 
 
 def test_an_error_while_opening_does_not_show_the_sessions_id() -> None:
     """The SDK writes session ids into its errors; ours, which reach logs and records, have none."""
-    with serve_raw(answers={"/prompt": None}) as server, fresh(server) as environment:
+    with serve_raw(statuses={"/prompt": [401]}) as server, fresh(server) as environment:
         environment.reset(task_index=0)
 
     assert "sid=" not in environment._episode().error
@@ -381,7 +383,7 @@ def test_a_row_without_a_task_index_is_a_routing_error(
     ):
         factory().reset(task_index=task_index)
 
-    assert {} == idle.counts().requests
+    assert {} == asked(idle)
 
 
 def test_a_task_index_may_be_an_integer_of_numpy(idle: ServerHandle, factory: EnvironmentFactory) -> None:
@@ -399,7 +401,7 @@ def test_a_tool_before_the_first_reset_is_an_error(idle: ServerHandle, factory: 
     with pytest.raises(SessionError, match=r"'echo' was called before reset\(\)"):
         environment.echo(text="oak")
 
-    assert {} == idle.counts().requests
+    assert {} == asked(idle)
     assert ([], [], Episode(None, (), opened=False, finished=False)) == (
         environment.rewards,
         environment.metadata,

@@ -48,7 +48,8 @@ def idle(echo_server: ServerHandle) -> ServerHandle:
 
 def _start_script(script: str, *factories: EnvironmentFactory) -> subprocess.Popen[bytes]:
     """Run a script in a new interpreter; its `factories` are those given here, and its standard input stays open."""
-    prelude = "import pickle, sys\nfactories = pickle.load(sys.stdin.buffer)\n"
+    # Frozen, because the script forks: else each child's end copies the whole heap.
+    prelude = "import gc, pickle, sys\nfactories = pickle.load(sys.stdin.buffer)\ngc.freeze()\n"
     process = subprocess.Popen(
         [sys.executable, "-c", prelude + script],
         stdin=subprocess.PIPE,
@@ -90,7 +91,7 @@ def test_nothing_writes_an_environment_variable(idle: ServerHandle) -> None:
     """Whatever a source does, the process's environment variables stay as they were."""
     before = dict(os.environ)
     source = ORSSource(idle.url)
-    environment = source.environment_factory()
+    environment: Any = source.environment_factory()
     environment.reset(task_index=source.task_list.indices[0])
     environment.echo(text="oak")
     environment._close()
@@ -158,7 +159,7 @@ def test_a_dropped_environment_closes_its_session(
 def test_a_session_that_cannot_be_closed_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     """If the server refuses to delete a session, a warning says so, without the session's id; nothing raises."""
     with serve_raw(statuses={"/delete": [500]}) as server:
-        environment = ORSSource(server.url, discover_task_tools=False).environment_factory()
+        environment: Any = ORSSource(server.url, discover_task_tools=False).environment_factory()
         environment.reset(task_index=0)
         sid = environment._lease.session.sid
         server.reset_counts()

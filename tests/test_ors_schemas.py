@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiors.ors.tools.schemas import SchemaReading, read_input_schema
 from multiors.ors.tools import bind_tools, describe_tools, render_tools
+from multiors.ors.tools.schemas import SchemaReading, read_input_schema
 
 DEFINITIONS = {
     "Point": {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "number"}}, "required": ["x"]},

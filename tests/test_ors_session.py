@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiors.errors import SessionError, SourceError
-from multiors.ors.environment import parse_step_reward
+from multiors.errors import ConfigError, SessionError, SourceError
+from multiors.numeric import parse_step_reward
 from multiors.ors.runtime import get_runtime
 from multiors.ors.source import ORSSource
 from multiors.records import UnscoredReason
@@ -129,7 +129,7 @@ def test_resuming_is_bounded() -> None:
 @pytest.mark.parametrize("told", ["cut_before_task_id", "cut_after_task_id"])
 def test_a_proxy_that_cuts_a_call_does_not_run_it_twice(mixed_server: ServerHandle, told: str) -> None:
     """Behind a platform's proxy, too, a cut call runs once: lost before the task_id, delivered after it."""
-    options = {"env_name": "lab/mixed", "variant": "sorting", "api_key": API_KEY}
+    options: dict[str, Any] = {"env_name": "lab/mixed", "variant": "sorting", "api_key": API_KEY}
     with (
         serve_platform({"lab/mixed": mixed_server.url}) as platform,
         playing(platform.api_url, session_url=platform.session_url, **options) as environment,
@@ -373,7 +373,7 @@ def test_a_tool_that_raises_is_a_tool_error_and_ends_the_episode(flaky_server: S
         with pytest.raises(SessionError, match=ENDED):
             environment.rest()
 
-    assert {} == flaky_server.counts().requests
+    assert "POST /{env}/call" not in flaky_server.counts().requests
     assert 0.5 == environment.reward
     assert [None, UnscoredReason.TOOL_ERROR, UnscoredReason.TOOL_ERROR] == failures(environment)
 
@@ -403,7 +403,7 @@ def test_arguments_that_the_tool_does_not_have_are_a_bad_call(echo_server: Serve
     ):
         environment.echo(**arguments)
 
-    assert {} == {route: n for route, n in echo_server.counts().requests.items() if route.endswith("/call")}
+    assert "POST /{env}/call" not in echo_server.counts().requests
     assert [UnscoredReason.BAD_CALL] == failures(environment)
 
 
@@ -469,11 +469,12 @@ def test_the_policy_is_told_no_secret_no_session_and_no_trace(
 
 def test_secrets_reach_the_environment(echo_server: ServerHandle) -> None:
     """A session is created with its secrets: names the SDK knows with their hosts, others with the hosts given."""
-    with playing(echo_server, secrets={"HF_TOKEN": "t", "plain": "p", "paired": ("q", ["example.org"])}):
+    secrets = {"HF_TOKEN": "t", "plain": "p", "paired": ("q", ["example.org"]), "listed": ["r", ["example.org"]]}
+    with playing(echo_server, secrets=secrets):
         (sent,) = echo_server.counts().secrets
 
-    assert {"HF_TOKEN": "t", "plain": "p", "paired": "q"} == {name: entry["value"] for name, entry in sent.items()}
-    assert ["example.org"] == sent["paired"]["allowed_domains"]
+    assert {"HF_TOKEN": "t", "plain": "p", "paired": "q", "listed": "r"} == {name: sent[name]["value"] for name in sent}
+    assert ["example.org"] == sent["paired"]["allowed_domains"] == sent["listed"]["allowed_domains"]
     assert [] == sent["plain"]["allowed_domains"]
     assert "huggingface.co" in sent["HF_TOKEN"]["allowed_domains"]
 
@@ -488,9 +489,21 @@ def test_a_platform_must_be_told_where_an_unknown_secret_may_go(echo_server: Ser
             api_key=API_KEY,
             secrets={"MY_TOKEN": "s3cret"},
         )
-        with pytest.raises(
-            SourceError, match=r"source 'lab/echo': .*\['MY_TOKEN'\] may go to\. Pass each as"
-        ) as raised:
+        with pytest.raises(SourceError, match=r"source 'lab/echo': .* 'MY_TOKEN' may go to\. Pass it as") as raised:
             source.tools  # noqa: B018  # reading it asks the server
+
+    assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "secret", [None, 7, ["s3cret"], ("s3cret", "example.org"), ("s3cret", ["h"], 1), {"s3cret": []}]
+)
+def test_a_secret_of_another_form_is_an_error_before_training(echo_server: ServerHandle, secret: Any) -> None:
+    """A secret is text, or text with its hosts; anything else is refused, and not repeated."""
+    source = ORSSource(echo_server.url, secrets={"MY_TOKEN": secret})
+    with pytest.raises(
+        ConfigError, match=r"the secret 'MY_TOKEN' is neither text nor a pair\. Pass its value"
+    ) as raised:
+        source.tools  # noqa: B018  # reading it asks the server
 
     assert "s3cret" not in str(raised.value)

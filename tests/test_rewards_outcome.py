@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multiors.numeric import parse_step_reward
 from multiors.records import StepRecord, UnscoredReason
-from multiors.rewards import Outcome, SourceReward, decide_outcome, parse_step_reward
+from multiors.rewards import Outcome, SourceReward, decide_outcome
 
 LOST, RAISED, REFUSED, BAD = (
     UnscoredReason.SESSION_LOST,

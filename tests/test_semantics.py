@@ -76,6 +76,7 @@ from multiors.mixing import (
     resolve_shares,
 )
 from multiors.mixing.quota import share_units
+from multiors.numeric import parse_step_reward
 from multiors.records import RolloutRecord, StepRecord, UnscoredReason
 from multiors.rewards import (
     Outcome,
@@ -84,7 +85,6 @@ from multiors.rewards import (
     compose,
     decide_outcome,
     metric_values,
-    parse_step_reward,
     summarize_source,
 )
 

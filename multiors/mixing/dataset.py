@@ -7,7 +7,6 @@ string offsets. This module decides nothing about order, and sends nothing anywh
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -90,7 +89,7 @@ class _Distinct:
     first_row: npt.NDArray[np.int64]
     """Where each source begins, (sources,)."""
 
-    task_index: pa.Array
+    task_index: npt.NDArray[np.int64]
     """(rows,)"""
 
     prompt: pa.Array | None
@@ -111,13 +110,16 @@ def _check_sources(schedule: Schedule, sources: Sequence[SourceRows]) -> None:
             f"the schedule draws {num_sources} sources, but there are rows of {names}. "
             f"Pass the rows of every source, in the schedule's order."
         )
-    needed = np.zeros(len(sources), dtype=np.int64)
-    np.maximum.at(needed, schedule.source_index, schedule.position + 1)
-    for source, count in zip(sources, needed.tolist(), strict=True):
-        if count > len(source.task_indices):
+    num_tasks = np.array([len(source.task_indices) for source in sources], dtype=np.int64)
+    for begin in range(0, schedule.num_slots, _PIECE_ROWS):
+        source_index = schedule.source_index[begin : begin + _PIECE_ROWS]
+        is_missing = schedule.position[begin : begin + _PIECE_ROWS] >= num_tasks[source_index]
+        if is_missing.any():
+            slot = begin + int(np.argmax(is_missing))
+            index = int(schedule.source_index[slot])
             raise ConfigError(
-                f"source {source.name!r}: the schedule draws its task number {count}, but there are "
-                f"{len(source.task_indices)}. Build the schedule from the number of tasks in the rows."
+                f"source {names[index]!r}: slot {slot} draws its task number {int(schedule.position[slot]) + 1}, but "
+                f"there are {int(num_tasks[index])}. Build the schedule from the number of tasks in the rows."
             )
 
 
@@ -130,7 +132,7 @@ def _gather_distinct(sources: Sequence[SourceRows]) -> _Distinct:
     return _Distinct(
         names=pa.array([source.name for source in sources], pa.string()),
         first_row=np.cumsum(num_tasks) - num_tasks,
-        task_index=pa.array(np.concatenate([np.asarray(source.task_indices, dtype=np.int64) for source in sources])),
+        task_index=np.concatenate([np.asarray(source.task_indices, dtype=np.int64) for source in sources]),
         prompt=_gather_column(prompts, num_tasks, default=_EMPTY_PROMPT, kind=_prompt_type(pa.large_string())),
         task=_gather_column(tasks, num_tasks, default=None, kind=pa.large_string()),
     )
@@ -175,23 +177,27 @@ def _write_pieces(distinct: _Distinct, schedule: Schedule, *, piece_rows: int, p
     for begin in range(0, schedule.num_slots, piece_rows):
         source_index = schedule.source_index[begin : begin + piece_rows]
         row = distinct.first_row[source_index] + schedule.position[begin : begin + piece_rows]
-        for start, stop in _cut(num_bytes[row], piece_bytes):
-            part, size = pa.array(row[start:stop]), stop - start
+        for start, stop in [(0, len(row))] if num_bytes is None else _cut(num_bytes[row], piece_bytes):
+            part, size = row[start:stop], stop - start
+            prompt = same_prompts[:size] if distinct.prompt is None else distinct.prompt.take(pa.array(part))
+            task = pa.nulls(size, pa.string()) if distinct.task is None else distinct.task.take(pa.array(part))
             columns = (
                 distinct.names.take(pa.array(source_index[start:stop])),
-                same_prompts[:size] if distinct.prompt is None else distinct.prompt.take(part).cast(prompt_type),
-                distinct.task_index.take(part),
+                prompt.cast(prompt_type),
+                pa.array(distinct.task_index[part]),
                 pa.array(np.arange(begin + start, begin + stop, dtype=np.int64)),
-                pa.nulls(size, pa.string()) if distinct.task is None else distinct.task.take(part).cast(pa.string()),
+                task.cast(pa.string()),
             )
             pieces.append(pa.table(columns, names=list(COLUMNS)))
     return pieces
 
 
-def _count_text_bytes(distinct: _Distinct) -> npt.NDArray[np.int64]:
-    """Bytes of text in each distinct row."""
+def _count_text_bytes(distinct: _Distinct) -> npt.NDArray[np.int64] | None:
+    """Bytes of text in each distinct row. None: there is none in any."""
     import pyarrow.compute as pc
 
+    if distinct.prompt is None and distinct.task is None:
+        return None
     num_bytes = np.zeros(len(distinct.task_index), dtype=np.int64)
     if distinct.prompt is not None:
         contents = pc.binary_length(distinct.prompt.flatten().field("content")).to_numpy(zero_copy_only=False)
@@ -214,11 +220,12 @@ def _cut(num_bytes: npt.NDArray[np.int64], limit: int) -> Iterator[tuple[int, in
 
 def _fingerprint(distinct: _Distinct, schedule: Schedule) -> str:
     """From the content, because the one `datasets` makes would serialise every row."""
-    import pyarrow as pa
+    from datasets.fingerprint import Hasher
 
-    digest = hashlib.blake2b(digest_size=8)
-    for column in (distinct.names, distinct.task_index, distinct.prompt, distinct.task):
-        digest.update(b"" if column is None else pa.record_batch([column], names=["column"]).serialize())
-    digest.update(schedule.source_index.data)
-    digest.update(schedule.position.data)
-    return digest.hexdigest()
+    columns = [distinct.names, distinct.prompt, distinct.task]
+    buffers = [[] if column is None else column.buffers() for column in columns]
+    sizes = [[None if buffer is None else buffer.size for buffer in of_column] for of_column in buffers]
+    texts = [buffer for of_column in buffers for buffer in of_column if buffer is not None]
+    numbers = [distinct.task_index.data, schedule.source_index.data, schedule.position.data]
+    fingerprint: str = Hasher.hash_bytes([repr(sizes).encode(), *texts, *numbers])
+    return fingerprint

@@ -19,7 +19,8 @@ shares two sources can need the same slot. Where every share is at least one slo
 When shares change from batch to batch no online rule keeps the bound; `apportion` then repays the most overdue first.
 
 `draw_sources` computes the same as repeated `apportion`, for a whole run at once: slots whose window is a single batch
-are placed by arithmetic, and only the others go through a queue, one by one. This module knows no tasks and no seed.
+are placed by arithmetic, and only the others wait in a queue, to be served one by one. This module knows no tasks and
+no seed.
 """
 
 from __future__ import annotations
@@ -165,54 +166,85 @@ def _urgency(need: Units, per_batch: Units) -> Units:
 
 def _draw_chunks(units: Units, num_batches: int, batch_slots: int) -> Iterator[npt.NDArray[np.int64]]:
     """Blocks of whole batches. What crosses from one to the next: fractions of slots promised, and the queue."""
+    draw = _draw_by_batch if len(units) <= batch_slots else _draw_by_slot
     per_batch = batch_slots * units
     promised = np.zeros_like(units)
     queue: list[int] = []
     chunk_batches = max(1, _CHUNK_SLOTS // batch_slots)
     for start in range(0, num_batches, chunk_batches):
         size = min(chunk_batches, num_batches - start)
-        yield _draw_chunk(promised, per_batch, queue, start=start, size=size)
+        yield draw(promised, per_batch, queue, start=start, size=size)
         promised = (promised + size * per_batch) % SHARE_UNITS
 
 
-def _draw_chunk(promised: Units, per_batch: Units, queue: list[int], *, start: int, size: int) -> npt.NDArray[np.int64]:
-    """The sources of `size` batches. The queue of those that wait is taken over and left behind.
+def _draw_by_batch(
+    promised: Units, per_batch: Units, queue: list[int], *, start: int, size: int
+) -> npt.NDArray[np.int64]:
+    """The sources of `size` batches, from how many slots of each source are allowed and due by the end of each batch.
 
     Args:
         promised: Fraction of a slot promised before the chunk, in units, per source.
         per_batch: Units promised in each batch, per source.
-        queue: Heap of the jobs that were allowed but not served, as `_queue_keys` writes them.
+        queue: Heap of the jobs that were allowed but not served, as `_queue_keys` writes them; changed in place.
         start: Number of the chunk's first batch in the run.
         size: Batches in the chunk.
     """
+    num_sources, batch_slots = len(promised), int(per_batch.sum()) // SHARE_UNITS
+    ahead = SHARE_UNITS - _margin(num_sources)
+    promised_at_end = promised + np.arange(size + 1)[:, np.newaxis] * per_batch
+    allowed = (promised_at_end + ahead) // SHARE_UNITS
+    due = -((ahead - promised_at_end[1:]) // SHARE_UNITS)
+    before, allowed = allowed[:-1], allowed[1:]
+
+    waits = allowed > np.maximum(due, before)  # the last allowed slot of a source; those before it are due
+    counts = allowed - before - waits
+    batch, source = np.nonzero(waits)
+    need = allowed[batch, source] * SHARE_UNITS - _margin(num_sources) - promised[source]
+    num_taken = batch_slots - counts.sum(axis=1)
+    served = _serve(
+        queue,
+        _queue_keys(need, per_batch, source, start=start),
+        num_queued=np.bincount(batch, minlength=size),
+        num_taken=num_taken,
+    )
+    np.add.at(counts, (np.repeat(np.arange(size), num_taken), served & _index_mask(num_sources)), 1)
+    return np.repeat(np.tile(np.arange(num_sources), size), counts.reshape(-1))
+
+
+def _draw_by_slot(
+    promised: Units, per_batch: Units, queue: list[int], *, start: int, size: int
+) -> npt.NDArray[np.int64]:
+    """As `_draw_by_batch`, from the window of each slot: less work where most sources are in few batches."""
     num_sources, batch_slots = len(promised), int(per_batch.sum()) // SHARE_UNITS
     ahead = SHARE_UNITS - _margin(num_sources)
     num_before = (promised + ahead) // SHARE_UNITS
     source, number = _enumerate((promised + size * per_batch + ahead) // SHARE_UNITS - num_before)
     need = (number + num_before[source]) * SHARE_UNITS - _margin(num_sources) - promised[source]
     allowed_in = -((ahead - _margin(num_sources) - need) // per_batch[source]) - 1
-    must_in = need // per_batch[source]
+    due_in = need // per_batch[source]
 
-    placed = must_in <= allowed_in
-    placed_in, waits_from = allowed_in[placed], allowed_in[~placed]
-    num_queued = np.bincount(waits_from, minlength=size)
-    num_taken = batch_slots - np.bincount(placed_in, minlength=size)
+    is_placed = due_in <= allowed_in
+    placed_in, waits_from = allowed_in[is_placed], allowed_in[~is_placed]
     order = np.argsort(waits_from.astype(np.uint16), kind="stable")
-    keys = _queue_keys(need[~placed], per_batch, source[~placed], start=start)[order]
-    served = _serve(queue, _queue_operations(keys, num_queued, num_taken))
-
+    num_taken = batch_slots - np.bincount(placed_in, minlength=size)
+    served = _serve(
+        queue,
+        _queue_keys(need[~is_placed], per_batch, source[~is_placed], start=start)[order],
+        num_queued=np.bincount(waits_from, minlength=size),
+        num_taken=num_taken,
+    )
     batch = np.concatenate([placed_in, np.repeat(np.arange(size), num_taken)])
-    owner = np.concatenate([source[placed], served & ((1 << _index_bits(num_sources)) - 1)])
+    owner = np.concatenate([source[is_placed], served & _index_mask(num_sources)])
     return owner[np.argsort(batch.astype(np.uint16), kind="stable")]
 
 
-def _index_bits(num_sources: int) -> int:
-    return num_sources.bit_length()
+def _index_mask(num_sources: int) -> int:
+    return (1 << num_sources.bit_length()) - 1
 
 
 def _queue_keys(need: Units, per_batch: Units, source: Units, *, start: int) -> Units:
     """Urgency counted from the run's first batch, with the source in the low bits: jobs order as plain integers."""
-    bits = _index_bits(len(per_batch))
+    bits = len(per_batch).bit_length()
     urgency = _urgency(need, per_batch[source]) + (start << _SLACK_BITS)
     return (np.minimum(urgency, (1 << (62 - bits)) - 1) << bits) | source
 
@@ -233,11 +265,18 @@ def _queue_operations(keys: Units, num_queued: Units, num_taken: Units) -> list[
     return result
 
 
-def _serve(queue: list[int], operations: list[int]) -> Units:
-    """What the operations pop, in order. The only loop over single slots."""
+def _serve(queue: list[int], keys: Units, *, num_queued: Units, num_taken: Units) -> Units:
+    """Keys of the jobs served, in order. The only loop over single slots.
+
+    Args:
+        queue: The heap; changed in place.
+        keys: Jobs that become allowed, in the order of their batches.
+        num_queued: How many of them do, per batch.
+        num_taken: How many slots each batch has for them.
+    """
     served: list[int] = []
     take = served.append
-    for operation in operations:
+    for operation in _queue_operations(keys, num_queued, num_taken):
         if operation >= 0:
             take(heappushpop(queue, operation))
         elif operation == _POP:

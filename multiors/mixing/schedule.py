@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +109,8 @@ def _walk_tasks(source_index: npt.NDArray[np.int32], num_tasks: Sequence[int], s
     for start in blocks:
         num_draws += np.bincount(source_index[start : start + _CHUNK_VALUES], minlength=num_sources)
 
-    steps = np.empty(len(source_index), dtype=np.int64)  # the sources' walks, one after the other
+    # The sources' walks, one after the other, in the smallest type that holds them.
+    steps = np.empty(len(source_index), dtype=np.min_scalar_type(max(num_tasks)))
     next_step = np.cumsum(num_draws) - num_draws
     for index, (first, count) in enumerate(zip(next_step.tolist(), num_draws.tolist(), strict=True)):
         _walk(steps[first : first + count], num_tasks[index], seed=seed, stream=1 + index)
@@ -118,13 +120,13 @@ def _walk_tasks(source_index: npt.NDArray[np.int32], num_tasks: Sequence[int], s
         block = source_index[start : start + _CHUNK_VALUES]
         order = np.argsort(block.astype(np.uint16) if num_sources <= 2**16 else block, kind="stable")  # 16 bits: radix
         counts = np.bincount(block, minlength=num_sources)
-        step = np.arange(len(block)) + (next_step - np.cumsum(counts) + counts)[block[order]]
-        position[start + order] = steps[step]
+        step = np.arange(len(block)) + np.repeat(next_step - np.cumsum(counts) + counts, counts)
+        position[start : start + _CHUNK_VALUES][order] = steps[step]
         next_step += counts
     return position
 
 
-def _walk(steps: npt.NDArray[np.int64], num_tasks: int, *, seed: int, stream: int) -> None:
+def _walk(steps: npt.NDArray[Any], num_tasks: int, *, seed: int, stream: int) -> None:
     """Write the first draws of one source, pass after pass."""
     passes_at_once = max(1, _CHUNK_VALUES // num_tasks)
     for first_draw in range(0, len(steps), passes_at_once * num_tasks):

@@ -11,15 +11,16 @@ not run (connection refused, "still starting", "too many requests") is sent agai
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import anyio
-import httpx
-from httpx_sse import EventSource, ServerSentEvent, SSEError
+from httpx_sse import EventSource, SSEError
 
 from multiors.records import UnscoredReason
 
@@ -30,6 +31,8 @@ _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=30.0)
 _MAX_ATTEMPTS = 5
 _BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 8.0
+# How long a server may keep a stream open after its last event before the connection is given up.
+_END_TIMEOUT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,48 +139,73 @@ class _Stream:
             if response.status != 200:
                 raise await _read_refusal(response)
 
-            return await self._collect(_read_events(response))
+            text = await self._collect(response)
+            await _read_to_end(response)
+            return text
 
-    async def _collect(self, events: AsyncIterator[ServerSentEvent]) -> str:
+    async def _collect(self, response: aiohttp.ClientResponse) -> str:
         chunks: list[str] = []
 
-        async for event in events:
-            if event.event == "task_id":
-                self.task_id = event.data.strip()
-            elif event.event == "chunk":
-                chunks.append(event.data)
-            elif event.event == "end":
-                return "".join([*chunks, event.data])
-            elif event.event == "error" and event.data == "unknown task_id":
-                # What a server says that was restarted, or that forgot the result: the tool may have run.
-                raise CallFailed(UnscoredReason.SESSION_LOST, "the server forgot the call; its outcome is unknown")
-            elif event.event == "error":
-                raise CallFailed(UnscoredReason.TOOL_ERROR, event.data)
+        # Closed here and not by the collector: an event loop is told of each stream that was left half read.
+        try:
+            async with aclosing(EventSource(_Response(response)).aiter_sse()) as events:  # type: ignore[arg-type]  # see _Response
+                async for event in events:
+                    if event.event == "task_id":
+                        self.task_id = event.data.strip()
+                    elif event.event == "chunk":
+                        chunks.append(event.data)
+                    elif event.event == "end":
+                        return "".join([*chunks, event.data])
+                    elif event.event == "error" and event.data == "unknown task_id":
+                        # What a server says that was restarted, or that forgot the result: the tool may have run.
+                        detail = "the server forgot the call; its outcome is unknown"
+                        raise CallFailed(UnscoredReason.SESSION_LOST, detail)
+                    elif event.event == "error":
+                        raise CallFailed(UnscoredReason.TOOL_ERROR, event.data)
+        except SSEError as error:
+            content_type = response.headers.get("Content-Type", "")
+            detail = (
+                f"the server answered with {content_type!r}, not an event stream; the outcome of the call is unknown"
+            )
+            raise CallFailed(UnscoredReason.SESSION_LOST, detail) from error
 
         raise aiohttp.ClientPayloadError("the stream ended before its last event")
 
 
-class _Bytes(httpx.AsyncByteStream):
-    """The bytes of an aiohttp response, for httpx-sse, which parses a response of httpx."""
+class _Response:
+    """What httpx-sse reads of a response of httpx, from one of aiohttp (httpx-sse 0.4.3, `_api.py`)."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.headers = {"content-type": response.headers.get("Content-Type", "")}
+        self._content = response.content
+
+    def aiter_text(self) -> AsyncIterator[str]:
+        return _Texts(self._content)
+
+
+class _Texts:
+    """The text of a body as it comes; an object and not a generator, so that leaving it half read costs nothing."""
 
     def __init__(self, content: aiohttp.StreamReader) -> None:
         self._content = content
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._content.iter_any():
-            yield chunk
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self
+
+    async def __anext__(self) -> str:
+        while chunk := await self._content.readany():
+            if text := self._decoder.decode(chunk):
+                return text
+
+        raise StopAsyncIteration
 
 
-async def _read_events(response: aiohttp.ClientResponse) -> AsyncIterator[ServerSentEvent]:
-    content_type = response.headers.get("Content-Type", "")
-    source = httpx.Response(200, headers={"Content-Type": content_type}, stream=_Bytes(response.content))
-
-    try:
-        async for event in EventSource(source).aiter_sse():
-            yield event
-    except SSEError as error:
-        detail = f"the server answered with {content_type!r}, not an event stream; the outcome of the call is unknown"
-        raise CallFailed(UnscoredReason.SESSION_LOST, detail) from error
+async def _read_to_end(response: aiohttp.ClientResponse) -> None:
+    """Read what follows the last event, so that the connection serves the next request too; the reply is complete."""
+    with anyio.move_on_after(_END_TIMEOUT_S, shield=True), suppress(aiohttp.ClientError, OSError):
+        while not response.content.at_eof():
+            await response.content.readany()
 
 
 async def _read_refusal(response: aiohttp.ClientResponse) -> Exception:

@@ -14,7 +14,6 @@ The law here
 from __future__ import annotations
 
 import logging
-import math
 import operator
 import threading
 import time
@@ -28,6 +27,7 @@ from openreward.api._session.http import AuthenticationError
 from openreward.api.errors import OpenRewardError
 
 from multiors.errors import RoutingError, SessionError
+from multiors.numeric import parse_step_reward
 from multiors.ors.calls import CallFailed
 from multiors.ors.runtime import get_runtime
 from multiors.ors.session import OpenSession, Secrets, SessionTimeouts, open_session
@@ -36,7 +36,7 @@ from multiors.ors.text import one_line, redact
 from multiors.ors.tools import BoundTool, bind_arguments, make_method
 from multiors.records import Episode, StepRecord, UnscoredReason
 
-__all__ = ["Blueprint", "EnvironmentFactory", "RolloutEnvironment", "make_environment_class", "parse_step_reward"]
+__all__ = ["Blueprint", "EnvironmentFactory", "RolloutEnvironment", "make_environment_class"]
 
 logger = logging.getLogger("multiors.ors")
 
@@ -317,22 +317,6 @@ class _Lease:
 
         if session is not None:
             get_runtime().close_soon(session)
-
-
-def parse_step_reward(value: object) -> tuple[float | None, bool]:
-    """The step reward a server sent, and whether it broke the rule that a reward is a finite number or null.
-
-    JSON true and false count as 1.0 and 0.0. Text, lists, objects, NaN, infinities and integers beyond a float are bad.
-    """
-    if value is None:
-        return None, False
-
-    try:
-        reward = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:
-        reward = math.nan
-
-    return (reward, False) if math.isfinite(reward) else (None, True)
 
 
 async def _open(blueprint: Blueprint, task_index: int) -> OpenSession:

@@ -37,6 +37,8 @@ T = TypeVar("T")
 _CONNECT_TIMEOUT_S = 10.0
 # A server answers any request within its 25 s "still starting" window (openreward 0.1.167, environments/server.py).
 _READ_TIMEOUT_S = 60.0
+# uvicorn drops a connection that was idle for 5 s; a call sent on it just then would have no known outcome.
+_IDLE_TIMEOUT_S = 4.0
 _EXIT_TIMEOUT_S = 15.0
 
 
@@ -101,7 +103,7 @@ class Runtime:
             trace.on_request_redirect.append(_refuse_other_host)
             client = aiohttp.ClientSession(
                 base_url=session_url,
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_TIMEOUT_S),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=_READ_TIMEOUT_S),
                 trust_env=True,
                 trace_configs=[trace],

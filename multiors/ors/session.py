@@ -16,14 +16,23 @@ from openreward._version import USER_AGENT
 from openreward.api._session.http import request_retryable
 from openreward.api.environments.client import AsyncEnvironment, AsyncSession
 from openreward.api.errors import SessionTerminatedError
+from openreward.api.sandboxes.secrets import WELL_KNOWN_SECRETS
 
-from multiors.errors import SessionError
+from multiors.errors import ConfigError, SessionError, SourceError
 from multiors.ors.calls import CallFailed, ToolReply, run_call
 from multiors.ors.runtime import Runtime
 from multiors.ors.target import Endpoint
 from multiors.records import UnscoredReason
 
-__all__ = ["OpenSession", "Secrets", "SessionTimeouts", "open_probe", "open_session", "sdk_environment"]
+__all__ = [
+    "OpenSession",
+    "Secrets",
+    "SessionTimeouts",
+    "open_probe",
+    "open_session",
+    "pair_secrets",
+    "sdk_environment",
+]
 
 logger = logging.getLogger("multiors.ors")
 
@@ -94,6 +103,42 @@ def sdk_environment(runtime: Runtime, endpoint: Endpoint) -> AsyncEnvironment:
         client=runtime.client(endpoint.session_url),
         api_key=endpoint.api_key,
     )
+
+
+def pair_secrets(secrets: Secrets | None, endpoint: Endpoint, label: str) -> Secrets | None:
+    """Secrets as the SDK takes them: a name it does not know needs the hosts that the secret may go to.
+
+    A server that is not a platform hands secrets to the environment itself and restricts no hosts.
+
+    Raises:
+        ConfigError: A value is neither text nor a pair of text and hosts.
+        SourceError: The platform must be told the hosts of a secret.
+    """
+    if secrets is None:
+        return None
+
+    paired: dict[str, str | tuple[str, list[str]]] = {}
+
+    for name, secret in secrets.items():
+        match secret:
+            case str() if name in WELL_KNOWN_SECRETS:
+                paired[name] = secret
+            case str() if not endpoint.is_platform:
+                paired[name] = (secret, [])
+            case str():
+                raise SourceError(
+                    f"source {label!r}: the platform must be told which hosts the secret {name!r} may go to. "
+                    f"Pass it as (value, ['host', ...])."
+                )
+            case [str() as value, [*hosts]]:
+                paired[name] = (value, [str(host) for host in hosts])
+            case _:
+                raise ConfigError(
+                    f"source {label!r}: the secret {name!r} is neither text nor a pair. "
+                    f"Pass its value, or (value, ['host', ...])."
+                )
+
+    return paired
 
 
 async def open_session(

@@ -15,13 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.to_thread
-from openreward.api.sandboxes.secrets import WELL_KNOWN_SECRETS
 
 from multiors.errors import ConfigError, SourceError
 from multiors.ors.discovery import TaskList, fetch_tasks, fetch_tools, find_environment
 from multiors.ors.environment import Blueprint, EnvironmentFactory
 from multiors.ors.runtime import get_runtime
-from multiors.ors.session import Secrets, SessionTimeouts
+from multiors.ors.session import Secrets, SessionTimeouts, pair_secrets
 from multiors.ors.target import Endpoint, is_url, resolve_endpoint, show_target
 from multiors.ors.tools import BoundTool, bind_tools, describe_tools, render_tools
 
@@ -202,7 +201,7 @@ class ORSSource:
                 split=self._split,
                 tools=tools,
                 timeouts=self._timeouts,
-                secrets=_pair_secrets(self._secrets, endpoint, self.label),
+                secrets=pair_secrets(self._secrets, endpoint, self.label),
             ),
         )
 
@@ -243,7 +242,7 @@ class ORSSource:
                 label=self.label,
                 split=self._split,
                 probe_indices=self._probe_indices(),
-                secrets=_pair_secrets(self._secrets, endpoint, self.label),
+                secrets=pair_secrets(self._secrets, endpoint, self.label),
                 timeouts=self._timeouts,
             )
             self._cache["tools"] = await anyio.to_thread.run_sync(self._bind_tools, specs)
@@ -333,29 +332,11 @@ class ORSSource:
 
 
 def last_rewards(environments: Sequence[Any], **_: Any) -> list[float | None]:
-    """The last reward of each rollout; None where nothing scored it."""
+    """The last reward of each rollout, None where nothing scored it; the rollouts' sessions end here."""
+    for environment in environments:
+        environment._release()
+
     return [environment.reward for environment in environments]
-
-
-def _pair_secrets(secrets: Secrets | None, endpoint: Endpoint, label: str) -> Secrets | None:
-    """Secrets as the SDK takes them: a name it does not know needs the hosts the secret may go to.
-
-    A server that is not a platform hands secrets to the environment itself and restricts no hosts.
-    """
-    unknown = [
-        name for name, value in (secrets or {}).items() if isinstance(value, str) and name not in WELL_KNOWN_SECRETS
-    ]
-
-    if unknown and endpoint.is_platform:
-        raise SourceError(
-            f"source {label!r}: the platform must be told which hosts the secrets {unknown} may go to. "
-            f"Pass each as (value, ['host', ...])."
-        )
-
-    if secrets is None:
-        return None
-
-    return {name: (str(value), []) if name in unknown else value for name, value in secrets.items()}
 
 
 def _fold_into_columns(tasks: TaskList, label: str) -> Dataset:

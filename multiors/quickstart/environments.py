@@ -36,7 +36,7 @@ BIN_BY_ITEM = {
 }
 
 CELSIUS_BY_TEA = {"gyokuro": 60, "sencha": 70, "white": 80, "oolong": 90}
-TABLES = (1, 2, 3, 4)
+GUESTS = ("Ada", "Emmy", "Grace", "Sofia")
 
 PLATE_BY_TARGET = {
     "Mars": ("east", 1),
@@ -87,8 +87,8 @@ class Recycling(_TableEnvironment):
         return _say("Right bin." if is_right else "Wrong bin.", reward=float(is_right), finished=True)
 
 
-class TableNumber(BaseModel):
-    table: int = Field(description="Number of the table.")
+class Guest(BaseModel):
+    guest: str = Field(description="Name of the guest.")
 
 
 class Brewing(BaseModel):
@@ -97,26 +97,26 @@ class Brewing(BaseModel):
 
 
 class Teahouse(_TableEnvironment):
-    """Ask a table for its order, then brew it: 1 for the right temperature, 0.2 for an order brewed wrong or not at all.
+    """Ask a guest for the order, then brew it: 1 for the right temperature, 0.2 for an order brewed wrong or not at all.
 
     Brewing without an order is worth nothing. Temperatures close to the right one earn no more than others: a reward
     that did so would teach the policy to brew everything lukewarm.
     """
 
-    tasks: ClassVar[list[dict[str, Any]]] = [{"table": t, "tea": tea} for tea in CELSIUS_BY_TEA for t in TABLES]
+    tasks: ClassVar[list[dict[str, Any]]] = [{"guest": g, "tea": tea} for tea in CELSIUS_BY_TEA for g in GUESTS]
 
     def __init__(self, task_spec: Any = None, secrets: Any = None) -> None:
         super().__init__(task_spec or {}, secrets or {})
         self._has_order = False
 
     def get_prompt(self) -> list[TextBlock]:
-        return [TextBlock(text=f"Table {self.task_spec['table']} is waiting for tea.")]
+        return [TextBlock(text=f"{self.task_spec['guest']} is waiting for tea.")]
 
     @tool
-    async def take_order(self, order: TableNumber) -> ToolOutput:
-        """Ask a table which tea it wants."""
-        if order.table != self.task_spec["table"]:
-            return _say("Nobody sits there.", reward=0.0)
+    async def take_order(self, order: Guest) -> ToolOutput:
+        """Ask a guest which tea to bring."""
+        if order.guest != self.task_spec["guest"]:
+            return _say("Nobody answers.", reward=0.0)
         self._has_order = True
         return _say(f"Please bring {self.task_spec['tea']} tea.", reward=0.2)
 

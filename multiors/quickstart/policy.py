@@ -23,7 +23,17 @@ END_OF_TURN = "<|im_end|>"
 PADDING = "<|endoftext|>"
 _SPECIAL_TOKENS = (PADDING, "<|im_start|>", END_OF_TURN)
 _MARKUP_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
-_CALL_PHRASES = ('{"name": "', '", "arguments": {"', '": "', '", "', '"}}')
+_CALL_PHRASES = (
+    '<tool_call>\n{"name": "',
+    '", "arguments": {"',
+    '": "',
+    '": ',
+    '", "',
+    '"}}\n</tool_call>',
+    "}}\n</tool_call>",
+    "<tool_response>\n",
+    "\n</tool_response>",
+)
 _VOCABULARY_SIZE = 640
 _MAX_TOKENS = 512
 
@@ -71,8 +81,8 @@ def build_tokenizer(
     texts = [tokenizer.apply_chat_template(list(messages), tokenize=False) for messages in conversations]
     backend.train_from_iterator(texts, trainer=trainer)
     tokenizer = _wrap(PreTrainedTokenizerFast, backend)
-    lines = {line: None for tools in toolsets for line in _fixed_lines(tokenizer, tools)}
-    phrases = (*_MARKUP_TOKENS, *_CALL_PHRASES, *lines)
+    prompts = [_system_prompt(tokenizer, tools) for tools in toolsets]
+    phrases = (*_MARKUP_TOKENS, *_CALL_PHRASES, *prompts)
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in phrases])
     return add_response_schema(tokenizer)
 
@@ -114,8 +124,7 @@ def _wrap(tokenizer_class: Any, backend: Any) -> Any:
     return tokenizer
 
 
-def _fixed_lines(tokenizer: PreTrainedTokenizerFast, tools: Sequence[Any]) -> list[str]:
-    """The lines of the system prompt that these tools render to, without the markers of the chat format."""
+def _system_prompt(tokenizer: PreTrainedTokenizerFast, tools: Sequence[Any]) -> str:
+    """The system prompt that these tools render to, between the markers of the chat format."""
     text = str(tokenizer.apply_chat_template([{"role": "user", "content": ""}], tools=list(tools), tokenize=False))
-    system = text.split(END_OF_TURN, 1)[0].removeprefix("<|im_start|>")
-    return [line for line in system.splitlines(keepends=True) if line.strip() and line.strip() not in _MARKUP_TOKENS]
+    return text.split(END_OF_TURN, 1)[0].removeprefix("<|im_start|>")

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from multiors.errors import SourceError
+from multiors import SourceError
 
 __all__ = ["run_servers", "serve_environments"]
 
@@ -168,7 +168,7 @@ def _follow_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
     def exit_when_input_closes() -> None:
-        while sys.stdin.buffer.raw.read(64):
+        while os.read(sys.stdin.fileno(), 64):
             pass
         os._exit(0)
 

@@ -45,7 +45,7 @@ def _recycling(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
 
 
 def _teahouse(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
-    order = yield "take_order", {"table": int(prompt.split()[1])}
+    order = yield "take_order", {"guest": prompt.split()[0]}
     yield "brew", {"tea": order.split()[2], "celsius": rng.choice([60, 70, 80, 90])}
 
 

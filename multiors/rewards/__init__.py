@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multiors.rewards.composition import RewardPart, SourceReward, as_source_reward, check_values, compose
-from multiors.rewards.outcome import Outcome, decide_outcome, parse_step_reward
+from multiors.rewards.outcome import Outcome, decide_outcome
 from multiors.rewards.statistics import SourceSummary, metric_values, share_values, summarize_source
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "compose",
     "decide_outcome",
     "metric_values",
-    "parse_step_reward",
     "share_values",
     "summarize_source",
 ]

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from multiors.errors import ConfigError, RewardError
-from multiors.rewards.numeric import to_finite
+from multiors.numeric import to_finite
 
 __all__ = ["RewardPart", "SourceReward", "as_source_reward", "check_values", "compose"]
 

@@ -23,11 +23,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from multiors.numeric import to_finite
 from multiors.records import StepRecord, UnscoredReason
 from multiors.rewards.composition import SourceReward
-from multiors.rewards.numeric import to_finite
 
-__all__ = ["Outcome", "decide_outcome", "parse_step_reward"]
+__all__ = ["Outcome", "decide_outcome"]
 
 _ENVIRONMENT_FAILURES = (UnscoredReason.SESSION_LOST, UnscoredReason.BAD_REWARD, UnscoredReason.TOOL_ERROR)
 
@@ -74,21 +74,6 @@ def decide_outcome(
     if reward.unscored is not None:
         return Outcome(reward.unscored, None)
     return Outcome(None, _explain_policy(counted, truncated=truncated and not is_finished))
-
-
-def parse_step_reward(value: object) -> tuple[float | None, bool]:
-    """Read the reward that a server sent with a tool's answer.
-
-    JSON's true and false are taken as 1.0 and 0.0, because servers written in Python send a comparison's result.
-
-    Args:
-        value: The decoded JSON value.
-
-    Returns:
-        The reward, None where there is none, and whether the value was bad: neither null nor a finite number.
-    """
-    number = to_finite(value)
-    return number, number is None and value is not None
 
 
 def _until_finished(steps: Sequence[StepRecord]) -> Sequence[StepRecord]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from multiors.training.columns import EpisodeReader, RewardColumns, RunState, SourceReader, make_columns
 from multiors.training.scored import ScoredEnvironmentFactory
-from multiors.training.settings import BatchShape, check_settings, complete_fields, measure_batches
+from multiors.training.settings import BatchShape, check_rows, check_settings, complete_fields, measure_batches
 from multiors.training.slots import SlotSource
 from multiors.training.table import TABLE_COLUMNS
 from multiors.training.union import UnionEnvironmentFactory, merge_tools
@@ -24,6 +24,7 @@ __all__ = [
     "SlotSource",
     "SourceReader",
     "UnionEnvironmentFactory",
+    "check_rows",
     "check_settings",
     "complete_fields",
     "make_columns",

@@ -15,11 +15,13 @@ class MixCallback(TrainerCallback):
 
     Args:
         check: Called with the trainer's arguments; raises where they break the mix.
-        begin: Called with the trainer's arguments when training begins.
+        begin: Called with the trainer's arguments and dataset when training begins.
         end: Called when training has ended.
     """
 
-    def __init__(self, *, check: Callable[[Any], Any], begin: Callable[[Any], Any], end: Callable[[], None]) -> None:
+    def __init__(
+        self, *, check: Callable[[Any], Any], begin: Callable[[Any, Any], Any], end: Callable[[], None]
+    ) -> None:
         self._check = check
         self._begin = begin
         self._end = end
@@ -30,7 +32,7 @@ class MixCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Check again: arguments can be changed until `train()`."""
-        self._begin(args)
+        self._begin(args, getattr(kwargs.get("train_dataloader"), "dataset", None))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Close every session."""

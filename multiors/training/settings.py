@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from multiors.errors import ConfigError
+import numpy as np
 
-__all__ = ["BatchShape", "check_settings", "complete_fields", "measure_batches"]
+from multiors.errors import ConfigError, RoutingError
+
+__all__ = ["BatchShape", "check_rows", "check_settings", "complete_fields", "measure_batches"]
 
 _FIXED = {
     "shuffle_dataset": (False, "the order of the rows is the schedule"),
@@ -176,6 +178,36 @@ def check_settings(
         )
 
     return shape
+
+
+def check_rows(dataset: Any, *, sources: Sequence[str], num_slots: int) -> None:
+    """Check that a trainer's dataset still is the schedule, with whatever columns were added to it.
+
+    Args:
+        dataset: The trainer's `datasets.Dataset`.
+        sources: Names of all sources of the mix.
+        num_slots: Length of the schedule.
+
+    Raises:
+        RoutingError: A row names no source.
+        ConfigError: The rows are not the schedule's, or lost a column that routes them.
+    """
+    missing = [name for name in ("environment", "slot", "task_index") if name not in dataset.column_names]
+
+    if missing:
+        raise ConfigError(f"the trainer's dataset has no columns {missing}. Give it spec.train_dataset.")
+
+    unknown = [name for name in dataset.unique("environment") if name not in sources]
+
+    if unknown:
+        raise RoutingError(f"rows name the environments {unknown}, which are not in the mix {list(sources)}.")
+
+    if not np.array_equal(np.asarray(dataset.with_format("numpy")["slot"][:]), np.arange(num_slots)):
+        raise ConfigError(
+            f"the trainer's dataset has {len(dataset)} rows that are not the schedule's {num_slots} slots in order, so "
+            f"shares would not hold. Give it spec.train_dataset, and set the length of the run with max_steps=... or "
+            f"num_slots=..."
+        )
 
 
 def _check_length(args: Any, shape: BatchShape, num_slots: int) -> list[str]:

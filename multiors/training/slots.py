@@ -105,8 +105,8 @@ class SlotReader:
                 opened=True,
                 finished=bool(getattr(environment, "finished", False)),
             )
-            outcome = Outcome(sum(scored), None) if scored else Outcome(reward.unscored, UnscoredReason.NO_SCORE)
-            read.append((episode, outcome))
+            value = sum(scored) if scored else reward.unscored
+            read.append((episode, Outcome(value, UnscoredReason.NO_SCORE if value is None else None)))
 
         return read
 

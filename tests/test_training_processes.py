@@ -1,0 +1,234 @@
+"""Training in more than one process, and what is left when a process ends: of sessions, nothing.
+
+The runs are `tests/small_run.py`, in processes of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.servers.launch import Counts, ServerHandle, configured, serve
+from tests.small_run import Options, run
+
+# Each process imports TRL first, which takes its time on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+DEADLINE_S = 120.0
+STEPS = 3
+QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet() -> Iterator[None]:
+    """What `clean_environment` does for tests, for the fixtures of this module."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUIET.items():
+            patch.setenv(name, value)
+        yield
+
+
+def start(options: Options, *launcher: str) -> subprocess.Popen[str]:
+    """A process that does the run."""
+    command = [sys.executable, *launcher, "-m", "tests.small_run", json.dumps(asdict(options))]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """What a process wrote to stderr until it ended."""
+    try:
+        return process.communicate(timeout=DEADLINE_S)[1]
+    finally:
+        process.kill()
+
+
+# -- two processes
+
+
+class Runs(NamedTuple):
+    """What one run with two processes saw, and one with a single process."""
+
+    ranks: list[dict[str, Any]]
+    single: dict[str, Any]
+    counts: list[Counts]
+    """Of the two servers, after the run with two processes."""
+
+
+@pytest.fixture(scope="module")
+def runs(
+    mixed_server: ServerHandle, echo_server: ServerHandle, tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Runs:
+    """The same global batch of four prompts twice: two processes with two each, and one process with all."""
+    sources: dict[str, list[Any]] = {
+        "sort": [mixed_server.url, "sorting", 2.0],
+        "heat": [mixed_server.url, "thermostat", 1.0],
+        "echo": [echo_server.url, "echo", 1.0],
+    }
+    folders = [tmp_path_factory.mktemp(name) for name in ("two", "one")]
+    both, alone = (
+        Options(
+            policy=str(tiny_policy),
+            folder=str(folder),
+            runs=[sources],
+            fields={"max_steps": STEPS, "num_generations": 2, "per_device_train_batch_size": size},
+        )
+        for folder, size in zip(folders, (4, 8), strict=True)
+    )
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    process = start(both, *torchrun)
+    stderr = finish(process)
+    assert process.returncode == 0, stderr
+    counts = [server.counts() for server in (mixed_server, echo_server)]
+
+    return Runs(
+        [json.loads((folders[0] / f"rank-{rank}.json").read_text()) for rank in (0, 1)], run(alone, sources), counts
+    )
+
+
+def test_the_processes_form_one_group(runs: Runs) -> None:
+    """The run really was two processes that exchange over gloo."""
+    assert [(2, "gloo", 2)] * 2 == [(r["world_size"], r["backend"], r["num_processes"]) for r in runs.ranks]
+    assert (1, None, 1) == (runs.single["world_size"], runs.single["backend"], runs.single["num_processes"])
+
+
+def drawn(*seen: dict[str, Any]) -> Counter[tuple[int, str, int]]:
+    """How often each slot's task was played."""
+    return Counter((r["slot"], r["source"], r["task_index"]) for one in seen for r in one["records"])
+
+
+def test_two_processes_draw_what_one_draws(runs: Runs) -> None:
+    """Each slot is played by one group on one process, and which task it is does not depend on their number."""
+    slots = [{r["slot"] for r in rank["records"]} for rank in runs.ranks]
+
+    assert drawn(runs.single) == drawn(*runs.ranks)
+    assert {2} == set(drawn(*runs.ranks).values())
+    assert set() == slots[0] & slots[1]
+    assert set(range(4 * STEPS)) == slots[0] | slots[1]
+
+
+def test_shares_are_exact_over_the_processes(runs: Runs) -> None:
+    """Every batch has two prompts of `sort` and one of each other source, wherever they are played."""
+    per_step = [
+        Counter(r["source"] for rank in runs.ranks for r in rank["records"] if r["step"] == n) for n in range(3)
+    ]
+
+    assert [{"sort": 4, "heat": 2, "echo": 2}] * STEPS == per_step
+
+
+def test_a_source_on_one_process_only_is_no_deadlock(runs: Runs) -> None:
+    """In each batch `echo` is on one process alone, and all steps were taken."""
+    ranks_by_step = defaultdict(set)
+
+    for rank, seen in enumerate(runs.ranks):
+        for record in seen["records"]:
+            if record["source"] == "echo":
+                ranks_by_step[record["step"]].add(rank)
+
+    assert [1] * STEPS == [len(ranks) for ranks in ranks_by_step.values()]
+    assert STEPS == len([entry for entry in runs.ranks[0]["log"] if "reward" in entry])
+
+
+def test_metrics_are_exact_over_the_processes(runs: Runs) -> None:
+    """What the first process logs of each source is what a single process would have logged."""
+
+    def told(seen: dict[str, Any]) -> list[dict[str, float | None]]:
+        entries = [entry for entry in seen["log"] if "reward" in entry]
+        names = [name for name in entries[0] if name.startswith(("env/", "rewards/", "reward"))]
+        return [{name: None if entry[name] is None else round(entry[name], 5) for name in names} for entry in entries]
+
+    both, alone = told(runs.ranks[0]), told(runs.single)
+
+    assert {"env/sort/scored", "env/echo/share", "env/heat/unscored/no_tool_call", "reward_std"} <= set(both[0])
+    assert STEPS == len(both)
+    assert alone == both
+
+
+def test_two_processes_leave_no_session(runs: Runs) -> None:
+    """Each process closes what it opened."""
+    assert [{}, {}] == [counts.active for counts in runs.counts]
+
+
+# -- how a process ends
+
+
+def was_asked(request: str) -> Callable[[Counts], bool]:
+    """Whether a server got a request."""
+    return lambda counts: request in counts.requests
+
+
+@pytest.fixture
+def slow_servers() -> Iterator[list[ServerHandle]]:
+    """One that takes minutes for a reset, one that takes them for a tool, and one that is quick."""
+    with (
+        serve(configured("Slow", SETUP_S=300.0)) as reset,
+        serve(configured("Slow", TOOL_S=300.0)) as tool,
+        serve("Echo") as quick,
+    ):
+        yield [reset, tool, quick]
+
+
+def test_ctrl_c_leaves_no_session(slow_servers: list[ServerHandle], tiny_policy: Path, tmp_path: Path) -> None:
+    """Interrupted in a reset, in a tool call and while the policy writes, without callbacks: every session is gone."""
+    reset, tool, _ = slow_servers
+    process = start(
+        Options(
+            policy=str(tiny_policy),
+            folder=str(tmp_path),
+            runs=[{"only": [server.url, None, None]} for server in slow_servers],
+            fields={"max_steps": 1, "num_generations": 2, "per_device_train_batch_size": 4},
+            interrupted=True,
+        )
+    )
+
+    try:
+        for server, request in ((reset, "POST /create"), (tool, "POST /{env}/call")):
+            server.wait_until(was_asked(request), deadline_s=DEADLINE_S)
+            process.send_signal(signal.SIGINT)
+    finally:
+        stderr = finish(process)
+
+    counts = [server.counts() for server in slow_servers]
+    assert -signal.SIGINT == process.returncode, stderr
+    assert stderr.rstrip().endswith("KeyboardInterrupt")
+    assert [1, 4, 4] == [seen.requests["POST /create"] for seen in counts]
+    assert [{}, {}, {}] == [seen.active for seen in counts]
+
+
+_LEAVE = """
+import sys
+from multiors import MultiOpenRewardSpec, ORSSource
+spec = MultiOpenRewardSpec({name: ORSSource(sys.argv[1]) for name in ("one", "two")})
+kept = [factory() for factory in spec.environment_factory.values() for _ in range(2)]
+print([environment.reset(task_index=0) for environment in kept])
+"""
+
+
+@pytest.mark.parametrize(
+    ("last_line", "exit_code", "said"), [("", 0, ""), ("raise RuntimeError('it broke')", 1, "RuntimeError: it broke")]
+)
+def test_a_process_that_ends_leaves_no_session(
+    echo_server: ServerHandle, last_line: str, exit_code: int, said: str
+) -> None:
+    """Without callbacks and without `close()`, sessions end with their process, in good order or not."""
+    echo_server.reset_counts()
+    command = [sys.executable, "-c", _LEAVE + last_line, echo_server.url]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    counts = echo_server.counts()
+
+    assert (exit_code, 4) == (ended.returncode, ended.stdout.count("Say oak."))
+    assert said in ended.stderr
+    assert {} == counts.active
+    assert counts.opened == counts.deleted
