@@ -77,7 +77,7 @@ class StepRecord:
     """Whether this call ended the episode."""
 
     failure: UnscoredReason | None = None
-    """What went wrong with the call: BAD_CALL, TOOL_ERROR, SESSION_LOST or BAD_REWARD. None: nothing."""
+    """What went wrong with the call: BAD_CALL, TOOL_ERROR, SESSION_LOST, UNREACHABLE or BAD_REWARD. None: nothing."""
 
     duration_s: float = 0.0
     """Seconds from sending the call to its last byte."""

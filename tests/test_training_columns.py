@@ -233,7 +233,9 @@ def test_log_extra_wants_one_value_per_rollout_of_the_source(
     with mix(echo_server, mixed_server, reward=judge) as spec:
         rollouts = [("echo", play(factories(spec)["echo"], RIGHT))]
 
-        with pytest.raises(RewardError, match=r"log_extra\('note', \.\.\.\) got 2 values for 1 rollouts"):
+        with pytest.raises(
+            RewardError, match=r"source 'echo': log_extra\('note', \.\.\.\) got 2 values for 1 rollouts"
+        ):
             score(spec.reward_funcs, rollouts)
 
 
@@ -277,6 +279,24 @@ def test_sources_may_log_the_same_extra_column(echo_server: ServerHandle, mixed_
     assert ["thermostat: heat", "no"] == first.extra["last"]
     assert [None, "oak"] == second.extra["last"]
     assert [None] * 3 == third.extra["last"]
+
+
+def test_extra_columns_of_an_unfinished_batch_are_forgotten(
+    echo_server: ServerHandle, mixed_server: ServerHandle
+) -> None:
+    """Where not all columns were called, the next batch does not show what the last one left."""
+
+    def judge(environments: list[Any], log_extra: Any, **_: Any) -> list[float]:
+        log_extra("last", [environment.last_output for environment in environments])
+        return [0.0] * len(environments)
+
+    with mix(echo_server, mixed_server, reward=judge) as spec:
+        echo = factories(spec)["echo"]
+        columns = spec.reward_funcs
+        unfinished = score(columns[:1], [("echo", play(echo, WRONG)), ("echo", play(echo, WRONG))])
+        finished = score(columns, [("echo", play(echo, RIGHT))])
+
+    assert ([], ["oak"]) == (unfinished.extra["last"], finished.extra["last"])
 
 
 # -- called by the user

@@ -1,8 +1,8 @@
 """One ORS environment as a source: its address, tasks, tools, sessions and the per-rollout environment.
 
 The files read in the order of the data: `target` (where), `runtime` (the event loop that all ORS traffic runs on),
-`session` (one open session and its `/call` stream), `discovery` (what a server offers), `tools` (tool specifications
-as typed methods), `environment` (the object TRL resets), `source` (the face of the room).
+`calls` and `session` (one tool call, one open session), `discovery` (environments and tasks of a server), `probing` and
+`tools` (its tools as typed methods), `environment` (the object TRL resets), `source` (the face of the room).
 
 This room knows no weights and no trainer.
 """

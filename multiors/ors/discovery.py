@@ -1,4 +1,4 @@
-"""What a server offers: which environments, splits and tasks it has, and which tools a task may call.
+"""What a server offers: which environments, splits and tasks it has.
 
 Decides whether the environment that answers is the one that was asked for, and turns everything that is wrong with a
 source into one error before training. Task specifications leave this module as JSON text, exactly as sent: nothing of
@@ -8,7 +8,6 @@ them may become a column, a type or a name. Knows no weights and no rollouts.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -23,15 +22,23 @@ from openreward.api.errors import OpenRewardError
 
 from multiors.errors import SessionError, SourceError
 from multiors.ors.runtime import Runtime
-from multiors.ors.session import Secrets, SessionTimeouts, open_probe, sdk_environment
+from multiors.ors.session import sdk_environment
 from multiors.ors.target import Endpoint
 from multiors.ors.text import one_line
 
-__all__ = ["TaskList", "fetch_tasks", "fetch_tools", "find_environment", "translate_errors"]
+__all__ = [
+    "MAX_CONCURRENT_REQUESTS",
+    "TaskList",
+    "fetch_tasks",
+    "find_environment",
+    "requests",
+    "translate_errors",
+    "unwrap_single_error",
+]
 
 # Two wanted indices closer than this are fetched in one range: a request costs about as much as this many tasks.
 _MAX_GAP = 256
-_MAX_CONCURRENT_REQUESTS = 16
+MAX_CONCURRENT_REQUESTS = 16
 _NOT_FOUND = (404, 405, 501)
 
 # Takes the method, the path and a JSON body; returns the JSON of the answer.
@@ -78,7 +85,7 @@ def translate_errors(label: str, endpoint: Endpoint, timeout_s: float) -> Iterat
 
 
 @asynccontextmanager
-async def _requests(runtime: Runtime, endpoint: Endpoint) -> AsyncIterator[_Request]:
+async def requests(runtime: Runtime, endpoint: Endpoint) -> AsyncIterator[_Request]:
     """Requests that share one routing session, which a platform needs to pick a pod; other servers need none."""
     environment = sdk_environment(runtime, endpoint)
 
@@ -112,7 +119,7 @@ async def find_environment(runtime: Runtime, endpoint: Endpoint, *, label: str, 
         SourceError: The environment is not there, or there are several and none was named.
     """
     with translate_errors(label, endpoint, timeout_s), anyio.fail_after(timeout_s):
-        async with _requests(runtime, endpoint) as request:
+        async with requests(runtime, endpoint) as request:
             names = await _list_environments(request)
 
     if names is None or (endpoint.is_platform and endpoint.environment is None):
@@ -170,7 +177,7 @@ async def fetch_tasks(
         SourceError: No such split, no tasks, an index out of range, or another environment answered.
     """
     with translate_errors(label, endpoint, timeout_s), anyio.fail_after(timeout_s):
-        async with _requests(runtime, endpoint) as request:
+        async with requests(runtime, endpoint) as request:
             fetch = _TaskFetch(request, endpoint, label, split)
             return await fetch.run(num_tasks, indices, include_metadata=include_metadata)
 
@@ -199,14 +206,14 @@ class _TaskFetch:
 
     async def _fetch_indices(self, indices: Sequence[int]) -> list[str]:
         spec_by_index: dict[int, str] = {}
-        limiter = anyio.CapacityLimiter(_MAX_CONCURRENT_REQUESTS)
+        limiter = anyio.CapacityLimiter(MAX_CONCURRENT_REQUESTS)
 
         async def fetch(start: int, stop: int) -> None:
             async with limiter:
                 specs = await self._fetch_range(start, stop)
             spec_by_index.update(enumerate(specs, start))
 
-        with _unwrap_single_error():
+        with unwrap_single_error():
             async with anyio.create_task_group() as group:
                 for start, stop in _merge_into_ranges(indices):
                     group.start_soon(fetch, start, stop)
@@ -292,118 +299,8 @@ def _merge_into_ranges(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
     yield start, previous + 1
 
 
-async def fetch_tools(
-    runtime: Runtime,
-    endpoint: Endpoint,
-    *,
-    label: str,
-    split: str,
-    probe_indices: Sequence[int],
-    secrets: Secrets | None,
-    timeouts: SessionTimeouts,
-) -> list[Mapping[str, Any]]:
-    """The environment's tool specifications: those all tasks share, and those of the probed tasks, by first appearance.
-
-    Each probed task costs one short session; all are open at once.
-
-    Raises:
-        SourceError: The environment is scored by its `@terminal` tool, or has no tools.
-    """
-    with translate_errors(label, endpoint, timeouts.open_s), anyio.fail_after(timeouts.open_s):
-        async with _requests(runtime, endpoint) as request:
-            listing = await request("GET", endpoint.path("/tools"))
-        shared = _read_specs(listing)
-
-    _refuse_terminal(listing, label)
-    listings = await _probe_tasks(runtime, endpoint, label, split, probe_indices, secrets, timeouts)
-    specs = _merge_specs(listings or [shared], label)
-
-    if not specs:
-        raise SourceError(f"source {label!r}: the environment offers no tools, so nothing could score a rollout.")
-
-    return specs
-
-
-async def _probe_tasks(
-    runtime: Runtime,
-    endpoint: Endpoint,
-    label: str,
-    split: str,
-    indices: Sequence[int],
-    secrets: Secrets | None,
-    timeouts: SessionTimeouts,
-) -> list[Sequence[Mapping[str, Any]]]:
-    specs_by_index: dict[int, Sequence[Mapping[str, Any]]] = {}
-    failures: list[str] = []
-    limiter = anyio.CapacityLimiter(_MAX_CONCURRENT_REQUESTS)
-
-    async def probe(index: int) -> None:
-        async with limiter:
-            try:
-                with translate_errors(label, endpoint, timeouts.open_s):
-                    listing = await open_probe(
-                        runtime, endpoint, split=split, task_index=index, secrets=secrets, timeouts=timeouts
-                    )
-                    specs = _read_specs(listing)
-            except SourceError as error:
-                failures.append(f"task {index}: {error}")
-                return
-        _refuse_terminal(listing, label)
-        specs_by_index[index] = specs
-
-    with _unwrap_single_error():
-        async with anyio.create_task_group() as group:
-            for index in indices:
-                group.start_soon(probe, index)
-
-    if failures:
-        warnings.warn(
-            f"source {label!r}: the tools of {len(failures)} of {len(indices)} probed tasks could not be read, so "
-            f"tools that only these tasks have are missing ({failures[0]}).",
-            stacklevel=2,
-        )
-
-    return [specs_by_index[index] for index in sorted(specs_by_index)]
-
-
-def _read_specs(listing: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    specs: object = listing["tools"]
-
-    if not isinstance(specs, list) or not all(isinstance(spec, dict) for spec in specs):
-        raise TypeError("the listed tools are not a list of objects")
-
-    return specs
-
-
-def _refuse_terminal(listing: Mapping[str, Any], label: str) -> None:
-    terminal = listing.get("terminal_tool")
-
-    if terminal:
-        name = one_line(str(terminal.get("name")))
-        raise SourceError(
-            f"source {label!r}: this environment is scored by its terminal tool {name!r}, which receives the final "
-            f"message when a rollout ends. That is not supported yet, and every rollout would stay unscored. Remove "
-            f"the source, or give the environment an ordinary tool that scores."
-        )
-
-
-def _merge_specs(listings: Sequence[Sequence[Mapping[str, Any]]], label: str) -> list[Mapping[str, Any]]:
-    spec_by_name: dict[str, Mapping[str, Any]] = {}
-
-    for spec in (spec for listing in listings for spec in listing):
-        first = spec_by_name.setdefault(str(spec.get("name")), spec)
-        if first != spec:
-            warnings.warn(
-                f"source {label!r}: tool {one_line(str(spec.get('name')))!r} has different parameters in different "
-                f"tasks; the policy is shown those of the first.",
-                stacklevel=2,
-            )
-
-    return list(spec_by_name.values())
-
-
 @contextmanager
-def _unwrap_single_error() -> Iterator[None]:
+def unwrap_single_error() -> Iterator[None]:
     """Raise the first error of a task group itself: all tasks of a group here fail for the same reason."""
     try:
         yield

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio.to_thread
 
 from multiors.errors import ConfigError, SourceError
-from multiors.ors.discovery import TaskList, fetch_tasks, fetch_tools, find_environment
+from multiors.ors.discovery import TaskList, fetch_tasks, find_environment
 from multiors.ors.environment import Blueprint, EnvironmentFactory
+from multiors.ors.probing import fetch_tools
 from multiors.ors.runtime import get_runtime
 from multiors.ors.session import Secrets, SessionTimeouts, pair_secrets
 from multiors.ors.target import Endpoint, is_url, resolve_endpoint, show_target

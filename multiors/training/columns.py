@@ -183,7 +183,9 @@ class RewardColumn:
         batch = _Batch(arguments, size, rows, [], self._restrict(arguments, rows, size))
         truncated = [self._is_truncated(batch.part_arguments, position) for position in range(len(rows))]
         batch.outcomes = self._reader.read(mine, self._reward, truncated, batch.part_arguments)
-        batch.part_arguments["log_extra"] = _log_extra_for(batch, TABLE_COLUMNS.union(self._names))
+        batch.part_arguments["log_extra"] = _log_extra_for(
+            batch, source=self.__name__, taken=TABLE_COLUMNS.union(self._names)
+        )
 
         return batch
 
@@ -408,16 +410,19 @@ def _log_values(log_metric: Callable[[str, float], None] | None, values_by_name:
                 log_metric(name, value)
 
 
-def _log_extra_for(batch: _Batch, taken: frozenset[str]) -> Callable[[str, Sequence[Any]], None]:
+def _log_extra_for(batch: _Batch, *, source: str, taken: frozenset[str]) -> Callable[[str, Sequence[Any]], None]:
     """A `log_extra` for the user's functions, which know only their own source's rollouts."""
 
     def log_extra(column: str, values: Sequence[Any]) -> None:
         if column in taken:
-            raise RewardError(f"log_extra({column!r}, ...): the table has a column of that name. Choose another.")
+            raise RewardError(
+                f"source {source!r}: log_extra({column!r}, ...): the table has a column of that name. Choose another."
+            )
 
         if len(values) != len(batch.rows):
             raise RewardError(
-                f"log_extra({column!r}, ...) got {len(values)} values for {len(batch.rows)} rollouts. Pass one each."
+                f"source {source!r}: log_extra({column!r}, ...) got {len(values)} values for {len(batch.rows)} "
+                f"rollouts. Pass one each."
             )
 
         batch.extra_columns[column] = dict(zip(batch.rows, values, strict=True))
