@@ -188,6 +188,13 @@ class MultiOpenRewardSpec:
                 "the schedule was laid out for. Call it first."
             )
 
+        if run_slots is not None and self._stopping_strategy == "all_exhausted":
+            warnings.warn(
+                f"max_steps={max_steps} decides the length of the run, so stopping_strategy='all_exhausted' has no effect. "
+                f"Leave one of them out.",
+                stacklevel=2,
+            )
+
         self._shape, self._run_slots = shape, run_slots
 
         if max_steps <= 0:

@@ -1,4 +1,4 @@
-"""The rooms stay apart, and the pure ones stay pure. `docs/design` says why."""
+"""The rooms stay apart, and the pure ones stay pure. `docs/architecture.md` says why."""
 
 from __future__ import annotations
 

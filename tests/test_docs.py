@@ -13,6 +13,7 @@ import ast
 import gc
 import inspect
 import io
+import json
 import re
 import shlex
 import sys
@@ -25,6 +26,7 @@ from typing import Any
 import pytest
 import yaml
 
+import multiors
 from multiors import MultiOpenRewardSpec, ORSSource, RewardPart, SourceReward, UnscoredReason
 from multiors.cli import main
 from multiors.config import PartConfig, RewardConfig, RunConfig, SourceConfig, load_run_file
@@ -359,6 +361,25 @@ def test_the_options_of_the_quickstart_are_listed() -> None:
     assert expected == read_names("docs/quickstart.md", "Options")
 
 
+def test_measured_numbers_are_those_of_the_results_files() -> None:
+    """why.md quotes what the benchmarks wrote."""
+    results = {
+        name: json.loads((ROOT / f"benchmarks/results/{name}.json").read_text(encoding="utf-8"))["results"]
+        for name in ("task_list", "schedule_building")
+    }
+    tasks, slots = results["task_list"]["by_num_tasks"]["100"], results["schedule_building"]["100000_slots"]
+    theirs, ours = slots["interleave_datasets"]["worst_deviation_slots"], slots["multiors"]["worst_deviation_slots"]
+    expected = [
+        f"{tasks['trl_dataset']['http_requests']} requests for 100 tasks, where this library sent "
+        f"{tasks['multiors']['http_requests']} (`benchmarks/results/task_list.json`)",
+        f"one source was {theirs:g} slots away from its share at the end of a batch, where this library's schedule was "
+        f"{ours:g} away (`benchmarks/results/schedule_building.json`)",
+    ]
+    text = " ".join(read_prose(ROOT / "docs/why.md").split())
+
+    assert [] == [sentence for sentence in expected if sentence not in text]
+
+
 # -- errors
 
 
@@ -371,7 +392,7 @@ def _text(node: ast.AST) -> str:
 
 def read_messages() -> list[str]:
     """Every text of the package that may be a message."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "multiors").rglob("*.py")]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in Path(multiors.__file__).parent.rglob("*.py")]
     return [
         _text(node)
         for tree in trees

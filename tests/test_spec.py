@@ -199,7 +199,7 @@ def test_sources_are_asked_once(mixed_server: ServerHandle, echo_server: ServerH
 
 def test_sources_are_asked_at_once() -> None:
     """The time it takes does not grow with the number of sources."""
-    with serve("Echo", latency_s=0.2) as server:
+    with serve("Echo", latency_s=0.4) as server:
         MultiOpenRewardSpec({f"s{n}": ORSSource(server.url) for n in range(4)}).plan()
         in_flight = server.counts().max_in_flight
 

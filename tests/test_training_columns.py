@@ -5,6 +5,7 @@ Played by hand where the rule is the column's own (`tests/playing.py`), in TRL's
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,15 +35,17 @@ def mix(echo: ServerHandle, mixed: ServerHandle, *, reward: Any = None, **option
 
 class Batch(NamedTuple):
     scored: Scored
-    records: list[RolloutRecord]
+
+    given: list[list[RolloutRecord]]
+    """What `on_rollouts` was called with, call after call."""
 
 
 @pytest.fixture(scope="module")
 def batch(echo_server: ServerHandle, mixed_server: ServerHandle) -> Iterator[Batch]:
     """Four rollouts of two sources: scored, refused, without a call, and one of `heat`."""
-    records: list[RolloutRecord] = []
+    given: list[list[RolloutRecord]] = []
 
-    with mix(echo_server, mixed_server, on_rollouts=records.extend) as spec:
+    with mix(echo_server, mixed_server, on_rollouts=given.append) as spec:
         echo, heat = factories(spec).values()
         rollouts = [
             ("echo", play(echo, WRONG, RIGHT)),
@@ -50,7 +53,7 @@ def batch(echo_server: ServerHandle, mixed_server: ServerHandle) -> Iterator[Bat
             ("echo", play(echo, ("echo", {"no_such": 1}))),
             ("echo", play(echo, task_index=3)),
         ]
-        yield Batch(score(spec.reward_funcs, rollouts, slot=[0, 1, 2, 3]), records)
+        yield Batch(score(spec.reward_funcs, rollouts, slot=[0, 1, 2, 3]), given)
 
 
 # -- values
@@ -62,9 +65,11 @@ def test_a_column_is_none_for_the_rollouts_of_others(batch: Batch) -> None:
 
 
 def test_records_say_what_each_rollout_did(batch: Batch) -> None:
-    """One record per rollout, grouped by source: task, slot, reward or reason, steps."""
-    told = [(r.source, r.task_index, r.slot, r.reward, r.reason, r.finished, len(r.steps)) for r in batch.records]
+    """One record per rollout, one call per source: task, slot, reward or reason, steps."""
+    records = [record for call in batch.given for record in call]
+    told = [(r.source, r.task_index, r.slot, r.reward, r.reason, r.finished, len(r.steps)) for r in records]
 
+    assert [["echo"] * 3, ["heat"]] == [[record.source for record in call] for call in batch.given]
     assert [
         ("echo", 0, 0, 1.0, None, True, 2),
         ("echo", 0, 2, None, UnscoredReason.BAD_CALL, False, 1),
@@ -181,6 +186,26 @@ def test_a_function_that_breaks_its_contract_is_named(
 
         with pytest.raises(RewardError, match=message):
             score(spec.reward_funcs, rollouts)
+
+
+def test_an_async_function_is_held_to_the_same_contract(echo_server: ServerHandle, mixed_server: ServerHandle) -> None:
+    """What an async function returns is checked like any other's."""
+
+    async def judge(environments: list[Any], **_: Any) -> list[float]:
+        return [0.0] * (len(environments) + 1)
+
+    with mix(echo_server, mixed_server, reward=judge) as spec:
+        column: Any = spec.reward_funcs[0]
+        environment = play(factories(spec)["echo"], RIGHT)
+
+        with pytest.raises(
+            RewardError, match=r"source 'echo': reward function 'judge' returned 2 values for 1 rollouts"
+        ):
+            asyncio.run(column(environments=[environment], environment=["echo"]))
+
+        active = echo_server.wait_until(lambda counts: not counts.active).active
+
+    assert {} == active
 
 
 def test_a_functions_arguments_are_cut_down_to_its_source(

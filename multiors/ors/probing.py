@@ -45,6 +45,14 @@ async def fetch_tools(
         shared = _read_specs(listing)
 
     _refuse_terminal(listing, label)
+
+    if listing.get("supports_score_group"):
+        warnings.warn(
+            f"source {label!r}: this environment can also score a group's rollouts together, which is not done; only "
+            f"the rewards of its tools count.",
+            stacklevel=2,
+        )
+
     listings = await _probe_tasks(runtime, endpoint, label, split, probe_indices, secrets, timeouts)
     specs = _merge_specs(listings or [shared], label)
 
