@@ -190,8 +190,8 @@ class MultiOpenRewardSpec:
 
         if run_slots is not None and self._stopping_strategy == "all_exhausted":
             warnings.warn(
-                f"max_steps={max_steps} decides the length of the run, so stopping_strategy='all_exhausted' has no effect. "
-                f"Leave one of them out.",
+                f"max_steps={max_steps} decides the length of the run, so stopping_strategy='all_exhausted' has no "
+                f"effect. Leave one of them out.",
                 stacklevel=2,
             )
 

@@ -1,8 +1,8 @@
-"""The quickstart: three small environments on two servers, a tiny policy, and one GRPO run over all of them.
+"""Everything in one command: three small ORS environments, a tiny policy, and a GRPO run through the public API.
 
-Uses the public face of multiors only, as a user's script would. `environments` and `servers` are what is trained on,
-`policy` and `warmstart` make something that can be trained in minutes, `measure` plays episodes, `report` shows what
-came out, and `run` is the whole command.
+`multiors quickstart` starts two real servers, warms a policy up on scripted episodes, trains it with TRL's
+`GRPOTrainer` on all three environments at once and shows what it learned. Nothing here is imported by the library; it
+knows the library's public names only, and is meant to be read as an example of their use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m multiors.quickstart`: the quickstart where the `multiors` command is not on the path."""
+"""`python -m multiors.quickstart`: the command `multiors quickstart` without the others."""
 
 from __future__ import annotations
 
@@ -13,8 +13,4 @@ __all__: list[str] = []
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m multiors.quickstart")
     add_arguments(parser)
-
-    try:
-        sys.exit(run_quickstart(parser.parse_args()))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(run_quickstart(parser.parse_args()))

@@ -97,7 +97,7 @@ class Brewing(BaseModel):
 
 
 class Teahouse(_TableEnvironment):
-    """Ask a guest for the order, then brew it: 1 for the right temperature, 0.2 for an order brewed wrong or not at all.
+    """Ask a guest for the order, then brew it: 1 for the right temperature, 0.2 for an order not or wrongly brewed.
 
     Brewing without an order is worth nothing. Temperatures close to the right one earn no more than others: a reward
     that did so would teach the policy to brew everything lukewarm.

@@ -1,6 +1,5 @@
 """How good a policy is: real episodes of every task, before and after training.
 
-An episode without a reward is unscored; it counts in the scored fraction and in no mean. A mean of nothing is None.
 Episodes follow the same chat format as in training (tool results are appended as tokens, nothing is tokenized twice),
 with sampling at temperature 1.
 """
@@ -9,40 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerFast
+from trl.chat_template_utils import parse_response
 
 from multiors import SessionError
+from multiors.quickstart.policy import Policy
+from multiors.quickstart.report import Measurement, summarize
 from multiors.quickstart.warmstart import tools_of
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-__all__ = ["Measurement", "measure_policy", "summarize"]
+__all__ = ["measure_policy"]
 
 _BATCH_SIZE = 64
 _MAX_TURNS = 4
 _MAX_NEW_TOKENS = 48  # the longest turn of a scripted episode has about 30
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A policy's result in one environment."""
-
-    num_episodes: int
-    num_scored: int
-    reward: float | None
-    """Mean over scored episodes. None: none was scored."""
-
-    @property
-    def scored_fraction(self) -> float | None:
-        """Scored episodes over all. None: there were none."""
-        return self.num_scored / self.num_episodes if self.num_episodes else None
-
-
-def summarize(rewards: Sequence[float | None]) -> Measurement:
-    """Mean reward over what was scored, and how much was."""
-    scored = [reward for reward in rewards if reward is not None]
-    return Measurement(len(rewards), len(scored), sum(scored) / len(scored) if scored else None)
 
 
 @dataclass
@@ -59,8 +40,7 @@ class _Conversation:
 
 
 def measure_policy(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
+    policy: Policy,
     factories: Mapping[str, Callable[[], Any]],
     *,
     tasks: Sequence[tuple[str, int]],
@@ -75,12 +55,10 @@ def measure_policy(
         reward: What a finished episode was worth, from its environment. None: unscored.
         on_episode: Called after each episode.
     """
-    import torch
-
     rewards: dict[str, list[float | None]] = {name: [] for name in factories}
     pool: dict[str, list[Any]] = {name: [] for name in factories}
-    was_training = model.training
-    model.eval()
+    was_training = policy.model.training
+    policy.model.eval()
     try:
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(seed)
@@ -88,17 +66,17 @@ def measure_policy(
                 batch = tasks[start : start + _BATCH_SIZE]
                 borrowed = [(name, pool[name].pop() if pool[name] else factories[name]()) for name, _ in batch]
                 conversations = [
-                    _open(tokenizer, environment, task_index=task_index)
+                    _open(policy.tokenizer, environment, task_index=task_index)
                     for (_, environment), (_, task_index) in zip(borrowed, batch, strict=True)
                 ]
-                _converse(model, tokenizer, conversations)
+                _converse(policy, conversations)
                 for name, environment in borrowed:
                     rewards[name].append(reward(environment))
                     environment._close()
                     pool[name].append(environment)
                     on_episode()
     finally:
-        model.train(was_training)
+        policy.model.train(was_training)
     return {name: summarize(values) for name, values in rewards.items()}
 
 
@@ -111,29 +89,26 @@ def _open(tokenizer: PreTrainedTokenizerFast, environment: Any, *, task_index: i
     return _Conversation(environment, tools, list(ids))
 
 
-def _converse(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch: Sequence[_Conversation]) -> None:
+def _converse(policy: Policy, batch: Sequence[_Conversation]) -> None:
     """Let the policy write and the tools answer, until no episode calls a tool or the turns are used up."""
     active = list(batch)
     for turn in range(_MAX_TURNS):
-        for conversation, written in zip(active, _generate(model, tokenizer, active), strict=True):
-            conversation.calls = _read_calls(tokenizer, conversation, written)
+        for conversation, written in zip(active, _generate(policy, active), strict=True):
+            conversation.calls = _read_calls(policy.tokenizer, conversation, written)
             conversation.ids += written
         active = [conversation for conversation in active if conversation.calls]
         if not active or turn == _MAX_TURNS - 1:
             return
         for conversation in active:
-            conversation.ids += _answer(tokenizer, conversation)
+            conversation.ids += _answer(policy.tokenizer, conversation)
 
 
-def _generate(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, batch: Sequence[_Conversation]
-) -> list[list[int]]:
-    import torch
-
+def _generate(policy: Policy, batch: Sequence[_Conversation]) -> list[list[int]]:
+    tokenizer = policy.tokenizer
     width = max(len(conversation.ids) for conversation in batch)
     padded = [[int(tokenizer.pad_token_id)] * (width - len(c.ids)) + c.ids for c in batch]
     mask = [[0] * (width - len(c.ids)) + [1] * len(c.ids) for c in batch]
-    output = model.generate(
+    output = policy.model.generate(
         input_ids=torch.tensor(padded),
         attention_mask=torch.tensor(mask),
         max_new_tokens=_MAX_NEW_TOKENS,
@@ -152,8 +127,6 @@ def _generate(
 def _read_calls(
     tokenizer: PreTrainedTokenizerFast, conversation: _Conversation, written: list[int]
 ) -> list[dict[str, Any]]:
-    from trl.chat_template_utils import parse_response
-
     message = parse_response(tokenizer, written, prefix=conversation.ids, tools=list(conversation.tools))
     return [call["function"] for call in message.get("tool_calls") or []]
 

@@ -1,43 +1,58 @@
-"""The options of the quickstart's command, apart from it so that `multiors --help` imports nothing heavy."""
+"""What the user of the quickstart can choose, and how much work it does. Imports nothing, so that `--help` is quick."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DEFAULT_STEPS", "add_arguments"]
+__all__ = ["Effort", "add_arguments"]
 
-DEFAULT_STEPS = 120
+DEFAULT_STEPS = 140
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is done besides the training itself. Not for users: less is only good for tests."""
+
+    scripted_episodes: int = 100
+    """Scripted episodes per environment."""
+
+    warm_start_steps: int = 200
+    """Optimizer steps on them."""
+
+    episodes_per_task: int = 6
+    """Episodes of every task in each of the two measurements."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the quickstart's options to a command."""
-    parser.add_argument("--seed", type=_parse_seed, default=0, help="decides everything random (default: 0)")
+    """Add the quickstart's options to a parser."""
+    parser.add_argument(
+        "--seed", type=_whole_number_from(0), default=0, metavar="N", help="decides everything random (default: 0)"
+    )
     parser.add_argument(
         "--steps",
-        type=_parse_steps,
+        type=_whole_number_from(1),
         default=DEFAULT_STEPS,
-        help=f"optimizer steps of GRPO (default: {DEFAULT_STEPS}); fewer are quicker and teach less",
+        metavar="N",
+        help=f"optimizer steps of GRPO (default: {DEFAULT_STEPS})",
     )
     parser.add_argument(
         "--output-dir",
         type=Path,
         default=None,
-        help="where the table, the curves and the rollouts go; new or empty (default: multiors-quickstart-<time>)",
+        metavar="DIR",
+        help="where results go: a new or empty directory (default: multiors-quickstart-<date>-<time>)",
     )
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON, and all talk to stderr")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON on stdout, talk on stderr")
 
 
-def _parse_seed(text: str) -> int:
-    return _parse_count(text, minimum=0)
+def _whole_number_from(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} upwards")
 
+        return int(text)
 
-def _parse_steps(text: str) -> int:
-    return _parse_count(text, minimum=1)
-
-
-def _parse_count(text: str, *, minimum: int) -> int:
-    if not text.isdecimal() or int(text) < minimum:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {minimum} upwards")
-
-    return int(text)
+    return parse

@@ -4,20 +4,23 @@ Nothing is downloaded. The chat template is the one of Qwen3's instruct models t
 for byte, because TRL recognises a template by its exact text and derives from it how to parse tool calls and which
 tokens are the assistant's.
 
-The tokenizer is a byte-level BPE trained on the scripted episodes. Every line of an environment's tool prompt becomes
-one token of its own: those lines never change, and a policy of this size has better uses for its attention.
+The tokenizer is a byte-level BPE trained on the scripted episodes. What never changes is one token: the whole system
+prompt of each environment, and the fixed pieces of a tool call. So small a policy has better uses for its attention.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+import torch
+import trl
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-__all__ = ["build_model", "build_tokenizer", "read_chat_template"]
+__all__ = ["Policy", "build_model", "build_tokenizer", "read_chat_template"]
 
 END_OF_TURN = "<|im_end|>"
 PADDING = "<|endoftext|>"
@@ -43,26 +46,28 @@ _SPLIT = (
 )
 
 
+@dataclass(frozen=True)
+class Policy:
+    """A model and the tokenizer it was made for."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+
+
 def read_chat_template() -> str:
     """The chat template of Qwen3 instruct models, as the installed TRL carries it."""
-    import trl
-
     return (Path(trl.__file__).parent / "chat_templates" / "qwen3_instruct_2507.jinja").read_text(encoding="utf-8")
 
 
 def build_tokenizer(
     conversations: Iterable[Sequence[dict[str, Any]]], toolsets: Iterable[Sequence[Any]]
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer on conversations, with the fixed lines of the tool prompts as single tokens.
+    """Train a tokenizer on conversations, with each environment's system prompt as a single token.
 
     Args:
         conversations: Chat messages, as the policy will see and write them.
         toolsets: The tools of each environment, in any form that chat templates accept.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-    from trl import add_response_schema
-
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -71,7 +76,7 @@ def build_tokenizer(
         ]
     )
     backend.decoder = decoders.ByteLevel()
-    tokenizer = _wrap(PreTrainedTokenizerFast, backend)
+    tokenizer = _wrap(backend)
     trainer = trainers.BpeTrainer(
         vocab_size=_VOCABULARY_SIZE,
         special_tokens=list(_SPECIAL_TOKENS),
@@ -80,18 +85,15 @@ def build_tokenizer(
     )
     texts = [tokenizer.apply_chat_template(list(messages), tokenize=False) for messages in conversations]
     backend.train_from_iterator(texts, trainer=trainer)
-    tokenizer = _wrap(PreTrainedTokenizerFast, backend)
+    tokenizer = _wrap(backend)
     prompts = [_system_prompt(tokenizer, tools) for tools in toolsets]
     phrases = (*_MARKUP_TOKENS, *_CALL_PHRASES, *prompts)
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in phrases])
-    return add_response_schema(tokenizer)
+    return trl.add_response_schema(tokenizer)
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> PreTrainedModel:
     """A randomly initialised Qwen3 for this tokenizer: two layers of width 64, about 0.1 million weights."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -112,8 +114,8 @@ def build_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> PreTrainedM
         return Qwen3ForCausalLM(config)
 
 
-def _wrap(tokenizer_class: Any, backend: Any) -> Any:
-    tokenizer = tokenizer_class(
+def _wrap(backend: Tokenizer) -> PreTrainedTokenizerFast:
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         eos_token=END_OF_TURN,
         pad_token=PADDING,

@@ -1,202 +1,203 @@
-"""What the quickstart shows at its end: a table, a picture of the curves, and a summary for machines.
+"""What is left of a run: every rollout as a line of JSON, a table per environment, curves, and a summary.
 
-Computed from the rollouts' records and the two measurements; decides nothing. A mean of nothing is None and shown as
-"n/a".
+Takes numbers and writes files; decides nothing about them, except that None means unscored: it is counted, shown as a
+dash, and enters no mean.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from multiors import RolloutRecord
-from multiors.quickstart.measure import Measurement
 
-if TYPE_CHECKING:
-    from rich.table import Table
+__all__ = ["EnvironmentResult", "Measurement", "RolloutJournal", "draw_curves", "format_table", "summarize"]
 
-__all__ = [
-    "EnvironmentResult",
-    "Summary",
-    "as_json",
-    "draw_curves",
-    "make_table",
-    "summarize_environment",
-    "write_summary",
-]
+_SMOOTHED_BATCHES = 5
 
-_COLORS = ("#0072b2", "#d55e00", "#009e73")  # told apart by colour-blind readers (Okabe and Ito)
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Rewards of a number of episodes or rollouts."""
+
+    num_episodes: int
+    num_scored: int
+
+    reward: float | None
+    """Mean over those that were scored. None: none was."""
+
+    @property
+    def scored_fraction(self) -> float | None:
+        """Scored over all. None: there were none."""
+        return self.num_scored / self.num_episodes if self.num_episodes else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON-ready values; None stays None."""
+        return {**asdict(self), "scored_fraction": self.scored_fraction}
+
+
+def summarize(rewards: Sequence[float | None]) -> Measurement:
+    """Mean reward over what was scored, and how much was."""
+    scored = [reward for reward in rewards if reward is not None]
+    return Measurement(len(rewards), len(scored), sum(scored) / len(scored) if scored else None)
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentResult:
-    """What became of one environment."""
+    """What a run did for one environment."""
 
-    name: str
-    max_reward: float
-    """The best reward there is, for the scale of the picture."""
+    best: float
+    """Highest reward there is."""
 
-    before: float | None
-    """Mean reward of the warm-started policy, over scored episodes."""
+    num_tasks: int
+    before: Measurement
+    after: Measurement
+    first_third: Measurement
+    """Training rollouts of the first third of the steps."""
 
-    after: float | None
-    """The same after GRPO."""
-
-    first_third: float | None
-    """Mean reward of the rollouts in the first third of training."""
-
-    last_third: float | None
-    scored_fraction: float | None
-    """Of the rollouts in training."""
+    last_third: Measurement
+    training: Measurement
+    """All training rollouts."""
 
     planned_share: float
-    realised_share: float
-    num_rollouts: int
+    realised_share: float | None
+    """Rollouts of this environment over all rollouts. None: there were none."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON-ready values; None stays None."""
+        measurements = {
+            name: getattr(self, name).to_json() for name in ("before", "after", "first_third", "last_third", "training")
+        }
+        return {**asdict(self), **measurements}
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The whole run."""
+class RolloutJournal:
+    """Writes the records of training to a file, one JSON object a line, and keeps what the curves need.
 
-    seed: int
-    steps: int
-    environments: tuple[EnvironmentResult, ...]
-    warm_start_right: Mapping[str, float | None]
-    """Mean reward of the scripted transcripts, by environment: how much of the answer the warm start gives away."""
+    Measurements are scored by the same reward columns as training, so it writes only between `recording()`'s ends.
+    """
 
-    seconds_by_phase: Mapping[str, float]
-    versions: Mapping[str, str]
-    output_dir: str
+    def __init__(self, path: Path) -> None:
+        self.rewards: list[tuple[int, str, float | None]] = []
+        """Step, environment and reward of every training rollout, in order."""
 
+        self._path = path
+        self._is_recording = False
 
-def summarize_environment(
-    name: str,
-    records: Sequence[RolloutRecord],
-    *,
-    steps: int,
-    max_reward: float,
-    planned_share: float,
-    before: Measurement,
-    after: Measurement,
-) -> EnvironmentResult:
-    """One environment's line, from the records of all environments."""
-    mine = [record for record in records if record.source == name]
-    scored = [(record.step, record.reward) for record in mine if record.reward is not None]
+    def add(self, records: Sequence[RolloutRecord]) -> None:
+        """Take the records of one batch and source; to be given to `on_rollouts`."""
+        if not self._is_recording:
+            return
+        self.rewards += [(record.step, record.source, record.reward) for record in records]
+        with self._path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(record.to_json()) + "\n" for record in records)
 
-    return EnvironmentResult(
-        name=name,
-        max_reward=max_reward,
-        before=before.reward,
-        after=after.reward,
-        first_third=_mean([reward for step, reward in scored if step < steps / 3]),
-        last_third=_mean([reward for step, reward in scored if step >= 2 * steps / 3]),
-        scored_fraction=_mean([float(record.reward is not None) for record in mine]),
-        planned_share=planned_share,
-        realised_share=len(mine) / len(records) if records else 0.0,
-        num_rollouts=len(mine),
-    )
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record while the block runs."""
+        self._is_recording = True
+        try:
+            yield
+        finally:
+            self._is_recording = False
 
-
-def make_table(summary: Summary) -> Table:
-    """The table for people."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    title = f"Mean reward per environment (seed {summary.seed}, {summary.steps} steps)"
-    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("environment", no_wrap=True)
-
-    for column in ("best", "before", "after", "first 1/3", "last 1/3", "scored", "planned", "realised"):
-        table.add_column(column, justify="right", no_wrap=True)
-
-    for each in summary.environments:
-        table.add_row(
-            each.name,
-            f"{each.max_reward:g}",
-            *(_show(value) for value in (each.before, each.after, each.first_third, each.last_third)),
-            "n/a" if each.scored_fraction is None else f"{each.scored_fraction:.0%}",
-            f"{each.planned_share:.1%}",
-            f"{each.realised_share:.1%}",
+    def measure(self, environment: str, *, first_step: float = 0.0, end_step: float = float("inf")) -> Measurement:
+        """The training rollouts of an environment, with first_step <= step < end_step."""
+        return summarize(
+            [reward for step, name, reward in self.rewards if name == environment and first_step <= step < end_step]
         )
 
-    return table
+    def share(self, environment: str) -> float | None:
+        """The environment's part of all rollouts. None: there were none."""
+        names = [name for _, name, _ in self.rewards]
+        return names.count(environment) / len(names) if names else None
 
 
-def write_summary(summary: Summary, path: Path) -> None:
-    """Write the summary as JSON; None stays null."""
-    path.write_text(json.dumps(as_json(summary), indent=2) + "\n", encoding="utf-8")
+def format_table(results: Mapping[str, EnvironmentResult]) -> str:
+    """The results as a table of plain text, one line per environment."""
+    header = (
+        "environment", "best", "before", "after", "first third", "last third", "scored", "planned", "realised",
+    )  # fmt: skip
+    rows = [
+        (
+            name,
+            f"{result.best:g}",
+            *(
+                _show(measurement.reward, "{:.2f}")
+                for measurement in (result.before, result.after, result.first_third, result.last_third)
+            ),
+            _show(result.training.scored_fraction, "{:.0%}"),
+            f"{result.planned_share:.1%}",
+            _show(result.realised_share, "{:.1%}"),
+        )
+        for name, result in results.items()
+    ]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in (header, tuple("-" * width for width in widths), *rows)
+    ]
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def draw_curves(summary: Summary, records: Sequence[RolloutRecord], path: Path) -> None:
-    """Draw reward over steps, as a fraction of the best reward, and the realised shares beside the planned ones."""
+def _show(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)
+
+
+def draw_curves(path: Path, journal: RolloutJournal, results: Mapping[str, EnvironmentResult]) -> None:
+    """Draw reward over steps as a fraction of the best, and the shares, planned and realised, as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 6), layout="constrained")
+    figure = Figure(figsize=(8.0, 7.0), layout="constrained")
     FigureCanvasAgg(figure)
-    rewards, shares = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-
-    for each, color in zip(summary.environments, _COLORS, strict=True):
-        points = _mean_by_step([record for record in records if record.source == each.name])
-        steps, values = [step for step, _ in points], [value / each.max_reward for _, value in points]
-        rewards.plot(steps, values, color=color, alpha=0.25, linewidth=1)
-        rewards.plot(steps, _smooth(values), color=color, linewidth=2, label=f"{each.name} (best {each.max_reward:g})")
-        shares.plot(*_share_by_step(each.name, records), color=color, linewidth=1)
-        shares.axhline(each.planned_share, color=color, linestyle=":", linewidth=1)
-
-    rewards.set_ylabel("mean reward / best")
-    rewards.set_ylim(-0.02, 1.05)
+    rewards, shares = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    for i, (name, result) in enumerate(results.items()):
+        color = f"C{i}"
+        points = _means_by_step(journal, name, best=result.best)
+        steps = [step for step, _ in points]
+        rewards.plot(steps, [mean for _, mean in points], color=color, alpha=0.25, linewidth=1)
+        rewards.plot(steps, _smooth([mean for _, mean in points]), color=color, label=name)
+        shares.plot(*_shares_by_step(journal, name), color=color, label=name)
+        shares.axhline(result.planned_share, color=color, linestyle=":", linewidth=1)
+    rewards.set(ylabel="reward, as a fraction of the best", ylim=(-0.03, 1.03))
+    rewards.set_title(f"mean over scored rollouts, and over {_SMOOTHED_BATCHES} batches", fontsize="medium")
     rewards.legend(loc="lower right")
-    rewards.set_title("One policy, three environments: scored rollouts of each batch, and their running mean")
-    shares.set_ylabel("share so far")
-    shares.set_xlabel("optimizer step (dotted: planned share)")
+    shares.set(xlabel="step", ylabel="share so far (dotted: planned)", ylim=(0.0, None))
     figure.savefig(path, dpi=120)
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _means_by_step(journal: RolloutJournal, environment: str, *, best: float) -> list[tuple[int, float]]:
+    """Step and mean reward of the batches in which something was scored."""
+    rewards_by_step: dict[int, list[float | None]] = {}
+    for step, name, reward in journal.rewards:
+        if name == environment:
+            rewards_by_step.setdefault(step, []).append(reward)
+    means = [(step, summarize(rewards).reward) for step, rewards in sorted(rewards_by_step.items())]
+    return [(step, mean / best) for step, mean in means if mean is not None]
 
 
-def _show(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.2f}"
-
-
-def _mean_by_step(records: Sequence[RolloutRecord]) -> list[tuple[int, float]]:
-    rewards_by_step: dict[int, list[float]] = {}
-
-    for record in records:
-        if record.reward is not None:
-            rewards_by_step.setdefault(record.step, []).append(record.reward)
-
-    return [(step, sum(rewards) / len(rewards)) for step, rewards in sorted(rewards_by_step.items())]
-
-
-def _smooth(values: Sequence[float], *, window: int = 9) -> list[float]:
-    half = window // 2
-    return [sum(part) / len(part) for part in (values[max(0, i - half) : i + half + 1] for i in range(len(values)))]
-
-
-def _share_by_step(name: str, records: Sequence[RolloutRecord]) -> tuple[list[int], list[float]]:
-    counts: dict[int, list[int]] = {}
-
-    for record in records:
-        count = counts.setdefault(record.step, [0, 0])
-        count[0] += record.source == name
-        count[1] += 1
-
-    steps, shares, mine, total = [], [], 0, 0
-
-    for step, (num_mine, num_all) in sorted(counts.items()):
-        mine, total = mine + num_mine, total + num_all
-        steps.append(step)
-        shares.append(mine / total)
-
+def _shares_by_step(journal: RolloutJournal, environment: str) -> tuple[list[int], list[float]]:
+    """Steps, and the environment's part of all rollouts up to each."""
+    steps: list[int] = []
+    shares: list[float] = []
+    num_mine = 0
+    for i, (step, name, _) in enumerate(journal.rewards, start=1):
+        num_mine += name == environment
+        if i == len(journal.rewards) or journal.rewards[i][0] != step:
+            steps.append(step)
+            shares.append(num_mine / i)
     return steps, shares
 
 
-def as_json(summary: Summary) -> dict[str, Any]:
-    """The summary as JSON-ready values."""
-    return asdict(summary)
+def _smooth(values: Sequence[float]) -> list[float]:
+    """The mean of each value and those just before it."""
+    windows = (values[max(0, i - _SMOOTHED_BATCHES + 1) : i + 1] for i in range(len(values)))
+    return [sum(window) / len(window) for window in windows]

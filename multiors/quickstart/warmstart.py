@@ -1,29 +1,35 @@
 """The warm start: scripted episodes against the real servers, and supervised training on what the scripts wrote.
 
 A policy of random weights never writes a tool call, so reinforcement learning would have nothing to choose from. The
-scripts teach it the form and nothing else on purpose: they copy what the prompt says and draw every answer uniformly
-from the valid ones, so a transcript is right only as often as chance has it. Which answer is right has to come from the
-rewards.
+scripts teach it the form. They also leak some of the answers: a script knows the right one in one call of five, and
+otherwise draws uniformly from the valid ones, which with four of them makes it right in two calls of five. Without that
+hint a policy of this size can learn everything from the rewards alone, but takes several times as long.
 
-Loss is taken on the assistant's tokens only, as TRL's training template marks them. This module does not know which
-answers the environments want.
+Loss is taken on the assistant's tokens only, as TRL's training template marks them.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    import random
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerFast
+from trl import get_training_chat_template
 
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from multiors.quickstart.environments import BIN_BY_ITEM, CELSIUS_BY_TEA, PLATE_BY_TARGET
+from multiors.quickstart.policy import Policy
 
 __all__ = ["SCRIPTS", "Episode", "fit", "play", "tools_of"]
 
 Call = tuple[str, dict[str, Any]]
-Script = Callable[[str, "random.Random"], Generator[Call, str, None]]
+Script = Callable[[str, random.Random], Generator[Call, str, None]]
+T = TypeVar("T")
+
+_KNOWS = 0.2  # how often a script knows the right answer; otherwise it draws
 
 _RESERVED = frozenset({"reset", "get_reward"})
 _GOODBYE = "Done."
@@ -39,20 +45,33 @@ class Episode:
     """Last reward of the environment. None: unscored."""
 
 
+def _answer(rng: random.Random, right: T, options: Sequence[T]) -> T:
+    return right if rng.random() < _KNOWS else rng.choice(options)
+
+
 def _recycling(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
     item = prompt.removeprefix("Sort this: ").removesuffix(".")
-    yield "drop", {"item": item, "bin": rng.choice(["paper", "glass", "metal", "compost"])}
+    yield "drop", {"item": item, "bin": _answer(rng, BIN_BY_ITEM[item], sorted(set(BIN_BY_ITEM.values())))}
 
 
 def _teahouse(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
     order = yield "take_order", {"guest": prompt.split()[0]}
-    yield "brew", {"tea": order.split()[2], "celsius": rng.choice([60, 70, 80, 90])}
+    tea = order.split()[2]
+    yield "brew", {"tea": tea, "celsius": _answer(rng, CELSIUS_BY_TEA[tea], list(CELSIUS_BY_TEA.values()))}
 
 
 def _observatory(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
     target = prompt.split()[-1].removesuffix(".")
-    direction = rng.choice(["north", "east", "south", "west"])
-    yield "expose", {"target": target, "direction": direction, "minutes": rng.choice([1, 2, 3, 4])}
+    directions, minutes = zip(*PLATE_BY_TARGET.values(), strict=True)
+    direction, exposure = PLATE_BY_TARGET[target]
+    yield (
+        "expose",
+        {
+            "target": target,
+            "direction": _answer(rng, direction, directions),
+            "minutes": _answer(rng, exposure, minutes),
+        },
+    )
 
 
 SCRIPTS: dict[str, Script] = {"recycling": _recycling, "teahouse": _teahouse, "observatory": _observatory}
@@ -86,15 +105,14 @@ def play(name: str, environment: Any, *, task_index: int, rng: random.Random) ->
 
 
 def fit(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
+    policy: Policy,
     episodes: Sequence[Episode],
     *,
     tools_by_environment: Mapping[str, Sequence[Any]],
     steps: int,
     rng: random.Random,
     on_step: Callable[[float], None] = lambda loss: None,
-    batch_size: int = 32,
+    batch_size: int = 24,
     learning_rate: float = 6e-3,
 ) -> float:
     """Train the policy to write what the scripts wrote. Returns the loss of the last step.
@@ -103,10 +121,7 @@ def fit(
         steps: Optimizer steps; each draws `batch_size` episodes with replacement.
         on_step: Called with the loss after every step.
     """
-    import torch
-    from torch.nn.utils.rnn import pad_sequence
-    from trl import get_training_chat_template
-
+    model, tokenizer = policy.model, policy.tokenizer
     template = get_training_chat_template(tokenizer)
     examples = [
         _encode(tokenizer, episode, tools_by_environment[episode.environment], template=template)
@@ -136,8 +151,6 @@ def fit(
 
 def _encode(tokenizer: PreTrainedTokenizerFast, episode: Episode, tools: Sequence[Any], *, template: str) -> Any:
     """Token ids of an episode, and labels that ignore everything the policy does not write."""
-    import torch
-
     encoded = tokenizer.apply_chat_template(
         list(episode.messages),
         tools=list(tools),

@@ -1,0 +1,221 @@
+"""The quickstart's run: warm start, measurement, GRPO on three environments at once, measurement.
+
+This is the part to read as an example: `make_mix` and `train` use the library as any script would. The policy and the
+numbers below are chosen so that everything fits into a few minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from multiors import MultiOpenRewardSpec, ORSSource, SourceReward
+from multiors.quickstart.measure import measure_policy
+from multiors.quickstart.options import Effort
+from multiors.quickstart.policy import Policy, build_model, build_tokenizer
+from multiors.quickstart.report import EnvironmentResult, Measurement, RolloutJournal, summarize
+from multiors.quickstart.talk import Talk
+from multiors.quickstart.warmstart import Episode, fit, play, tools_of
+
+__all__ = ["BEST_REWARD", "SERVER_GROUPS", "RunResult", "make_mix", "run", "train"]
+
+SERVER_GROUPS = (("recycling", "teahouse"), ("observatory",))
+"""Which environments share a server process."""
+
+BEST_REWARD = {"recycling": 1.0, "teahouse": 1.0, "observatory": 10.0}
+"""The highest reward of each environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a whole run brought."""
+
+    environments: Mapping[str, EnvironmentResult]
+    scripts: Mapping[str, Measurement]
+    """Rewards of the scripted episodes."""
+
+    num_parameters: int
+
+
+def make_mix(url_by_environment: Mapping[str, str], *, seed: int, journal: RolloutJournal) -> MultiOpenRewardSpec:
+    """The three environments as one mix.
+
+    The weights say how much of the rollouts each gets: recycling has the most to learn. Giving up is a failure, so it
+    is scored as one. Where each finished episode is judged, `unscored` does that. At the observatory `unfinished` does,
+    because an episode that was finished under clouds has no reward through no fault of the policy, and stays unscored.
+    """
+    give_up = {name: SourceReward(unscored=0.0) for name in ("recycling", "teahouse")}
+    rewards = {**give_up, "observatory": SourceReward(unfinished=0.0)}
+    weights = {"recycling": 4.0, "teahouse": 2.0, "observatory": 3.0}
+    sources = {
+        name: ORSSource(url, env_name=name, weight=weights[name], reward=rewards[name])
+        for name, url in url_by_environment.items()
+    }
+    return MultiOpenRewardSpec(sources, seed=seed, on_rollouts=journal.add)
+
+
+def train(spec: MultiOpenRewardSpec, args: GRPOConfig, policy: Policy, *, on_step: Callable[[], None]) -> None:
+    """Train the policy with TRL's trainer, as it is, on the mix."""
+    trainer = GRPOTrainer(
+        model=policy.model,
+        args=args,
+        processing_class=policy.tokenizer,
+        train_dataset=spec.train_dataset,
+        environment_factory=spec.environment_factory,
+        reward_funcs=spec.reward_funcs,
+        callbacks=[*spec.callbacks, _StepCallback(on_step)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+
+
+def make_arguments(spec: MultiOpenRewardSpec, *, seed: int, steps: int, output_dir: Path) -> GRPOConfig:
+    """The trainer's arguments, completed by the mix: eight prompts a batch, eight rollouts each."""
+    fields = spec.training_arguments(
+        output_dir=str(output_dir),
+        seed=seed,
+        max_steps=steps,
+        per_device_train_batch_size=64,
+        num_generations=8,
+        num_iterations=2,
+        learning_rate=1.5e-3,
+        lr_scheduler_type="linear",
+        warmup_steps=min(10, steps),
+        adam_beta2=0.98,
+        beta=0.0,
+        temperature=1.0,
+        max_completion_length=96,
+        max_tool_calling_iterations=3,
+        use_cpu=True,
+        bf16=False,  # TRL turns both on by default; on a CPU they only cost time
+        gradient_checkpointing=False,
+        disable_tqdm=True,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to="none",
+    )
+    return GRPOConfig(**fields)
+
+
+def run(
+    spec: MultiOpenRewardSpec,
+    *,
+    seed: int,
+    steps: int,
+    effort: Effort,
+    output_dir: Path,
+    journal: RolloutJournal,
+    talk: Talk,
+) -> RunResult:
+    """Everything between the servers' start and their end.
+
+    Args:
+        spec: The mix, as `make_mix` makes it.
+        journal: The one that `spec` reports its rollouts to.
+    """
+    torch.set_num_threads(1)  # matrices this small are slower on many threads
+    torch.set_flush_denormal(True)
+    rng = random.Random(seed)
+    with talk.phase("sources", "Asked both servers for tasks and tools"):
+        args = make_arguments(spec, seed=seed, steps=steps, output_dir=output_dir)
+        plan = spec.plan()
+        factories = _factories(spec)
+    talk.say(f"\n{plan}\n")
+    num_tasks = {source.name: source.num_tasks for source in plan.sources}
+    environments = {name: factory() for name, factory in factories.items()}
+    episodes = _play_scripts(environments, num_tasks, num_episodes=effort.scripted_episodes, rng=rng, talk=talk)
+    tools = {name: tools_of(environment) for name, environment in environments.items()}
+    policy = _warm_up(episodes, tools, seed=seed, steps=effort.warm_start_steps, talk=talk)
+    tasks = [(name, i) for name, num in num_tasks.items() for i in range(num) for _ in range(effort.episodes_per_task)]
+    before = _measure(policy, spec, tasks, when="before", seed=seed, talk=talk)
+    with talk.phase("grpo", f"GRPO, {steps} steps of TRL's GRPOTrainer", total=steps) as advance, journal.recording():
+        train(spec, args, policy, on_step=advance)
+    after = _measure(policy, spec, tasks, when="after", seed=seed + 1, talk=talk)
+    return RunResult(
+        environments={
+            source.name: EnvironmentResult(
+                best=BEST_REWARD[source.name],
+                num_tasks=source.num_tasks,
+                before=before[source.name],
+                after=after[source.name],
+                first_third=journal.measure(source.name, end_step=steps / 3),
+                last_third=journal.measure(source.name, first_step=2 * steps / 3),
+                training=journal.measure(source.name),
+                planned_share=source.share,
+                realised_share=journal.share(source.name),
+            )
+            for source in plan.sources
+        },
+        scripts={name: summarize([each.reward for each in episodes if each.environment == name]) for name in num_tasks},
+        num_parameters=sum(parameter.numel() for parameter in policy.model.parameters()),
+    )
+
+
+def _factories(spec: MultiOpenRewardSpec) -> Mapping[str, Callable[[], Any]]:
+    factories = spec.environment_factory
+    if not isinstance(factories, Mapping):
+        raise TypeError("the quickstart's mix has one factory per environment.")
+    return factories
+
+
+def _play_scripts(
+    environments: Mapping[str, Any], num_tasks: Mapping[str, int], *, num_episodes: int, rng: random.Random, talk: Talk
+) -> list[Episode]:
+    episodes = []
+    total = num_episodes * len(environments)
+    with talk.phase("scripts", f"Played {total} scripted episodes, right two times in five", total=total) as advance:
+        for name, environment in environments.items():
+            for i in range(num_episodes):
+                episodes.append(play(name, environment, task_index=i % num_tasks[name], rng=rng))
+                advance()
+            environment._close()
+    return episodes
+
+
+def _warm_up(
+    episodes: Sequence[Episode], tools: Mapping[str, Sequence[Any]], *, seed: int, steps: int, talk: Talk
+) -> Policy:
+    tokenizer = build_tokenizer([episode.messages for episode in episodes], list(tools.values()))
+    policy = Policy(build_model(tokenizer, seed=seed), tokenizer)
+    with talk.phase("warm_start", "Warm start on these transcripts", total=steps) as advance:
+        fit(
+            policy,
+            episodes,
+            tools_by_environment=tools,
+            steps=steps,
+            rng=random.Random(seed),
+            on_step=lambda loss: advance(),
+        )
+    return policy
+
+
+def _measure(
+    policy: Policy, spec: MultiOpenRewardSpec, tasks: Sequence[tuple[str, int]], *, when: str, seed: int, talk: Talk
+) -> dict[str, Measurement]:
+    columns = spec.reward_funcs
+    with talk.phase(when, f"Measured {len(tasks)} episodes {when} GRPO", total=len(tasks)) as advance:
+        return measure_policy(
+            policy,
+            _factories(spec),
+            tasks=tasks,
+            reward=lambda environment: columns(environments=[environment])[0],
+            seed=seed,
+            on_episode=advance,
+        )
+
+
+class _StepCallback(TrainerCallback):
+    """Says after each step that it is done."""
+
+    def __init__(self, on_step: Callable[[], None]) -> None:
+        self._on_step = on_step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._on_step()
