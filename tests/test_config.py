@@ -191,7 +191,7 @@ SOURCE = "sources:\n  a:\n    target: 'http://127.0.0.1:1'\n"
         ("sources:\n  a: {weight: 1}\n", r"line 2: sources\.a\.target: Field required"),
         ("sources:\n  1: {target: x}\n", r"line 2: sources\.1\.\[key\]: Input should be a valid string \(got 1\)"),
         ("sources:\n  a: {target: ''}\n", r"line 2: sources\.a\.target: String should have at least 1 character"),
-        (f"{SOURCE}    wieght: 2\n", r"line 4: sources\.a\.wieght: there is no such key here; the keys are target, "),
+        (f"{SOURCE}    heft: 2\n", r"line 4: sources\.a\.heft: there is no such key here; the keys are target, "),
         (f"{SOURCE}steps: 2\n", "line 4: steps: there is no such key here; the keys are sources, weights"),
         (
             f"{SOURCE}    weight: heavy\n",
