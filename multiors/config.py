@@ -192,23 +192,19 @@ def _import_function(location: str, name: str) -> Callable[..., Any]:
 
 
 def _describe_mistake(mistake: ErrorDetails) -> str:
+    # Of an unknown key the value is not shown: it may be the secret that someone put here.
     if mistake["type"] == "extra_forbidden":
         return f"there is no such key here; the keys are {_list_keys(mistake['loc'][:-1])}"
 
     message = mistake["msg"].removeprefix("Value error, ")
-    # Of an unknown key the value is not shown: it may be the secret that someone put here.
-    shows_value = mistake["type"] not in ("extra_forbidden", "missing") and not isinstance(mistake["input"], dict)
+    shows_value = mistake["type"] != "missing" and not isinstance(mistake["input"], dict)
     return f"{message} (got {mistake['input']!r})" if shows_value else message
 
 
 def _list_keys(location: Sequence[str | int]) -> str:
-    """The keys that may stand at a place of the run file."""
-    model: type[_Config] = RunConfig
-
-    for step, nested in (("sources", SourceConfig), ("reward", RewardConfig), ("parts", PartConfig)):
-        model = nested if step in location else model
-
-    return ", ".join(model.model_fields)
+    """The keys that may stand at a place of the run file: its depth says which, since sources may have any name."""
+    models: dict[int, type[_Config]] = {0: RunConfig, 2: SourceConfig, 3: RewardConfig, 5: PartConfig}
+    return ", ".join(models[len(location)].model_fields)
 
 
 def _describe(path: Path, node: yaml.Node | None, mistakes: Sequence[tuple[tuple[str | int, ...], str]]) -> str:

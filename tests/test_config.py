@@ -193,6 +193,15 @@ SOURCE = "sources:\n  a:\n    target: 'http://127.0.0.1:1'\n"
         ("sources:\n  a: {target: ''}\n", r"line 2: sources\.a\.target: String should have at least 1 character"),
         (f"{SOURCE}    heft: 2\n", r"line 4: sources\.a\.heft: there is no such key here; the keys are target, "),
         (f"{SOURCE}steps: 2\n", "line 4: steps: there is no such key here; the keys are sources, weights"),
+        ("sources: {parts: {target: x, a: 1}}\n", r"line 1: sources\.parts\.a: .*the keys are target, env_name"),
+        (
+            f"{SOURCE}    reward: {{part: []}}\n",
+            r"line 4: sources\.a\.reward\.part: .*the keys are weight, outcome_weight",
+        ),
+        (
+            f"{SOURCE}    reward: {{parts: [{{f: m:f, function: m:f}}]}}\n",
+            r"parts\.0\.f: .*the keys are function, weight",
+        ),
         (
             f"{SOURCE}    weight: heavy\n",
             r"line 4: sources\.a\.weight: Input should be a valid number.*\(got 'heavy'\)",

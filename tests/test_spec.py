@@ -424,6 +424,18 @@ def test_num_slots_and_max_steps_have_to_agree(
         make_arguments(spec, tmp_path, max_steps=3, **SHAPE)
 
 
+def test_a_strategy_that_max_steps_overrules_is_said(
+    mixed_server: ServerHandle, echo_server: ServerHandle, tmp_path: Path
+) -> None:
+    """Where `max_steps` decides the length, a strategy that was asked for has no effect, and that is not silent."""
+    spec = mix(mixed_server, echo_server, stopping_strategy="all_exhausted")
+
+    with pytest.warns(UserWarning, match=r"max_steps=3 decides the length.*'all_exhausted' has no effect"):
+        make_arguments(spec, tmp_path, max_steps=3, **SHAPE)
+
+    assert 6 == len(spec.train_dataset)
+
+
 def test_arguments_come_before_the_dataset(
     mixed_server: ServerHandle, echo_server: ServerHandle, tmp_path: Path
 ) -> None:

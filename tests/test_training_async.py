@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from multiors import MultiOpenRewardSpec, ORSSource, RewardPart, SourceReward
-from multiors.errors import ConfigError
+from multiors.errors import ConfigError, RewardError
 from tests.completions import serve_completions
 from tests.playing import factories, play
 from tests.scripted import call
@@ -101,6 +101,18 @@ def test_the_other_trainers_classes_do_not_score_themselves(zoo_server: ServerHa
 
     assert not hasattr(type(plain), "get_reward")
     assert type(plain) is not type(scored)
+
+
+def test_self_scoring_environments_are_refused_beside_columns(zoo_server: ServerHandle) -> None:
+    """Given to GRPOTrainer with the reward columns, every reward would count twice; the first batch says so."""
+    with make_spec(zoo_server) as spec:
+        environment = spec.for_async().environment_factory["echo"]()
+        environment.reset(task_index=0)
+
+        with pytest.raises(RewardError, match=r"source 'echo': its environments score themselves.*for_async"):
+            spec.reward_funcs(environments=[environment])
+
+    assert {} == zoo_server.wait_until(lambda counts: not counts.active).active
 
 
 @pytest.mark.parametrize(

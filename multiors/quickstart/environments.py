@@ -139,13 +139,14 @@ class Pointing(BaseModel):
 class Observatory(_TableEnvironment):
     """Photograph a target: 6 points for the direction, 4 for the exposure.
 
-    On an overcast night the plate shows clouds and no one can judge it: the reward is None, whatever was tried.
+    On an overcast night the plate shows clouds and no one can judge it: the reward is None, whatever was tried. The
+    prompt does not say which night it is.
     """
 
     tasks: ClassVar[list[dict[str, Any]]] = [{"night": n, "target": t} for t in PLATE_BY_TARGET for n in NIGHTS]
 
     def get_prompt(self) -> list[TextBlock]:
-        return [TextBlock(text=f"Night {self.task_spec['night']}: photograph {self.task_spec['target']}.")]
+        return [TextBlock(text=f"Photograph {self.task_spec['target']} tonight.")]
 
     @tool
     async def expose(self, pointing: Pointing) -> ToolOutput:

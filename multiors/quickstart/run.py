@@ -64,6 +64,8 @@ def run_quickstart(options: argparse.Namespace, *, effort: Effort | None = None)
         kept = "" if output_dir is None else f" What there is so far is in {output_dir}."
         talk.say(f"Interrupted; the servers have stopped.{kept}")
         return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+    if options.json:
+        talk.say(table)
     print(json.dumps(summary, indent=2) if options.json else table)
     return 0
 

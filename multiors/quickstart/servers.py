@@ -12,6 +12,7 @@ Run as `python -m multiors.quickstart.servers recycling teahouse`, this module i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import http.client
 import json
@@ -24,7 +25,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from multiors import SourceError
@@ -37,7 +37,7 @@ _POLL_S = 0.05
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-@contextmanager
+@contextlib.contextmanager
 def run_servers(groups: Sequence[Sequence[str]], log_dir: Path) -> Iterator[dict[str, str]]:
     """Serve each group of environments from one process, and yield the server's URL by environment name.
 
@@ -115,11 +115,14 @@ def _await_healthy(process: subprocess.Popen[str], names: Sequence[str], *, log:
             if _is_healthy(port):
                 return f"http://127.0.0.1:{port}"
             time.sleep(_POLL_S)
-    state = "is still starting" if process.poll() is None else f"exited with code {process.returncode}"
-    raise SourceError(
-        f"the server of {', '.join(names)} {state} and is not healthy after {_READY_TIMEOUT_S:.0f} s at most. "
-        f"Its log is {log}."
-    )
+    elif time.monotonic() < deadline:  # the pipe closed, so the process is ending
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_STOP_TIMEOUT_S)
+    if process.poll() is None:
+        failure = f"is not healthy after {_READY_TIMEOUT_S:.0f} s"
+    else:
+        failure = f"exited with code {process.returncode} before it was healthy"
+    raise SourceError(f"the server of {', '.join(names)} {failure}. Its log is {log}.")
 
 
 def _read_line(process: subprocess.Popen[str], *, timeout_s: float) -> str:

@@ -23,7 +23,7 @@ from trl import get_training_chat_template
 from multiors.quickstart.environments import BIN_BY_ITEM, CELSIUS_BY_TEA, PLATE_BY_TARGET
 from multiors.quickstart.policy import Policy
 
-__all__ = ["SCRIPTS", "Episode", "fit", "play", "tools_of"]
+__all__ = ["SCRIPTS", "Episode", "encode_episode", "fit", "play", "tools_of"]
 
 Call = tuple[str, dict[str, Any]]
 Script = Callable[[str, random.Random], Generator[Call, str, None]]
@@ -61,7 +61,7 @@ def _teahouse(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
 
 
 def _observatory(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
-    target = prompt.split()[-1].removesuffix(".")
+    target = prompt.split()[1]
     directions, minutes = zip(*PLATE_BY_TARGET.values(), strict=True)
     direction, exposure = PLATE_BY_TARGET[target]
     yield (
@@ -124,7 +124,7 @@ def fit(
     model, tokenizer = policy.model, policy.tokenizer
     template = get_training_chat_template(tokenizer)
     examples = [
-        _encode(tokenizer, episode, tools_by_environment[episode.environment], template=template)
+        encode_episode(tokenizer, episode, tools_by_environment[episode.environment], template=template)
         for episode in episodes
     ]
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01)
@@ -149,7 +149,7 @@ def fit(
     return last_loss
 
 
-def _encode(tokenizer: PreTrainedTokenizerFast, episode: Episode, tools: Sequence[Any], *, template: str) -> Any:
+def encode_episode(tokenizer: PreTrainedTokenizerFast, episode: Episode, tools: Sequence[Any], *, template: str) -> Any:
     """Token ids of an episode, and labels that ignore everything the policy does not write."""
     encoded = tokenizer.apply_chat_template(
         list(episode.messages),

@@ -1,13 +1,14 @@
 """What touches TRL's trainer: reward columns, settings, callback, and the classes of the union and async modes.
 
-The files read in the order of use: `settings` (before the trainer is built), `order`, `table` and `columns` (in every
-step), `scored` and `union` (other trainers and modes), `slots` (specs of others), `callback` (begin and end). How a
-share or a reward is decided is not known here.
+The files read in the order of use: `settings` (before the trainer is built), `order`, `readers`, `table` and `columns`
+(in every step), `scored` and `union` (other trainers and modes), `slots` (specs of others), `callback` (begin and end).
+How a share or a reward is decided is not known here.
 """
 
 from __future__ import annotations
 
-from multiors.training.columns import EpisodeReader, RewardColumns, RunState, SourceReader, make_columns
+from multiors.training.columns import RewardColumns, RunState, make_columns
+from multiors.training.readers import EpisodeReader, SourceReader
 from multiors.training.scored import ScoredEnvironmentFactory
 from multiors.training.settings import BatchShape, check_rows, check_settings, complete_fields, measure_batches
 from multiors.training.slots import SlotSource

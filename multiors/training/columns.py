@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from multiors.errors import RewardError, RoutingError
 from multiors.records import Episode, RolloutRecord, UnscoredReason
@@ -24,20 +24,18 @@ from multiors.rewards import (
     SourceReward,
     check_values,
     compose,
-    decide_outcome,
     metric_values,
     share_values,
 )
 from multiors.training.order import SlotOrder
+from multiors.training.readers import SourceReader
 from multiors.training.table import TABLE_COLUMNS, TableColumns
 
 __all__ = [
     "AsyncRewardColumn",
-    "EpisodeReader",
     "RewardColumn",
     "RewardColumns",
     "RunState",
-    "SourceReader",
     "make_columns",
 ]
 
@@ -52,55 +50,6 @@ class RunState:
     table: TableColumns = field(default_factory=TableColumns)
     max_completion_tokens: int | None = None
     """The trainer's budget for a rollout. None: not known."""
-
-
-class SourceReader(Protocol):
-    """How the rollouts of one source are read."""
-
-    def owns(self, environment: object) -> bool:
-        """Whether an environment object is of this source."""
-
-    def read(
-        self, environments: Sequence[Any], reward: SourceReward, truncated: Sequence[bool], arguments: Mapping[str, Any]
-    ) -> list[tuple[Episode, Outcome]]:
-        """What each rollout did, and what it was worth to the environment alone."""
-
-    def release(self, environment: object) -> None:
-        """End the rollout's session."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeReader:
-    """Reads the environments of this library."""
-
-    identity: str
-    """Of the source's blueprint."""
-
-    def owns(self, environment: Any) -> bool:
-        blueprint = getattr(environment, "_blueprint", None)
-        return blueprint is not None and blueprint.identity == self.identity
-
-    def read(
-        self, environments: Sequence[Any], reward: SourceReward, truncated: Sequence[bool], arguments: Mapping[str, Any]
-    ) -> list[tuple[Episode, Outcome]]:
-        return [
-            (
-                episode,
-                decide_outcome(
-                    episode.steps,
-                    finished=episode.finished,
-                    opened=episode.opened,
-                    truncated=is_truncated,
-                    reward=reward,
-                ),
-            )
-            for episode, is_truncated in zip(
-                (environment._episode() for environment in environments), truncated, strict=True
-            )
-        ]
-
-    def release(self, environment: Any) -> None:
-        environment._release()
 
 
 @dataclass(slots=True)
@@ -179,6 +128,14 @@ class RewardColumn:
 
         rows = [row for row, name in enumerate(names) if name == self.__name__]
         mine = [environments[row] for row in rows]
+
+        if any(hasattr(type(environment), "get_reward") for environment in mine):
+            raise RewardError(
+                f"source {self.__name__!r}: its environments score themselves (get_reward), and beside a reward column "
+                f"the trainer would count every reward twice. Give GRPOTrainer spec.environment_factory; what for_async() "
+                f"returns is for AsyncGRPOTrainer, without reward_funcs."
+            )
+
         size = len(environments)
         batch = _Batch(arguments, size, rows, [], self._restrict(arguments, rows, size))
         truncated = [self._is_truncated(batch.part_arguments, position) for position in range(len(rows))]

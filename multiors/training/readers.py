@@ -1,0 +1,65 @@
+"""How the columns read what rollouts did: this library's environments by their episodes.
+
+A reader knows which environment objects are its source's, and turns them into episodes and outcomes. Specs taken by
+their slots have a reader of their own (`multiors.training.slots`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from multiors.records import Episode
+from multiors.rewards import Outcome, SourceReward, decide_outcome
+
+__all__ = ["EpisodeReader", "SourceReader"]
+
+
+class SourceReader(Protocol):
+    """How the rollouts of one source are read."""
+
+    def owns(self, environment: object) -> bool:
+        """Whether an environment object is of this source."""
+
+    def read(
+        self, environments: Sequence[Any], reward: SourceReward, truncated: Sequence[bool], arguments: Mapping[str, Any]
+    ) -> list[tuple[Episode, Outcome]]:
+        """What each rollout did, and what it was worth to the environment alone."""
+
+    def release(self, environment: object) -> None:
+        """End the rollout's session."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeReader:
+    """Reads the environments of this library."""
+
+    identity: str
+    """Of the source's blueprint."""
+
+    def owns(self, environment: Any) -> bool:
+        blueprint = getattr(environment, "_blueprint", None)
+        return blueprint is not None and blueprint.identity == self.identity
+
+    def read(
+        self, environments: Sequence[Any], reward: SourceReward, truncated: Sequence[bool], arguments: Mapping[str, Any]
+    ) -> list[tuple[Episode, Outcome]]:
+        return [
+            (
+                episode,
+                decide_outcome(
+                    episode.steps,
+                    finished=episode.finished,
+                    opened=episode.opened,
+                    truncated=is_truncated,
+                    reward=reward,
+                ),
+            )
+            for episode, is_truncated in zip(
+                (environment._episode() for environment in environments), truncated, strict=True
+            )
+        ]
+
+    def release(self, environment: Any) -> None:
+        environment._release()
