@@ -132,8 +132,8 @@ class RewardColumn:
         if any(hasattr(type(environment), "get_reward") for environment in mine):
             raise RewardError(
                 f"source {self.__name__!r}: its environments score themselves (get_reward), and beside a reward column "
-                f"the trainer would count every reward twice. Give GRPOTrainer spec.environment_factory; what for_async() "
-                f"returns is for AsyncGRPOTrainer, without reward_funcs."
+                f"the trainer would count every reward twice. Give GRPOTrainer spec.environment_factory; what "
+                f"for_async() returns is for AsyncGRPOTrainer, without reward_funcs."
             )
 
         size = len(environments)
