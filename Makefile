@@ -26,7 +26,7 @@ help:
 	@echo "make clean        remove everything that these made, the virtual environment too"
 
 quickstart: $(STAMPS)/quickstart
-	$(BIN)/multiors quickstart $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/multiors quickstart $(ARGS)
 
 test: $(STAMPS)/test
 	$(BIN)/pytest $(ARGS)

@@ -3,7 +3,7 @@
 A policy of random weights never writes a tool call, so reinforcement learning would have nothing to choose from. The
 scripts teach it the form. They also leak some of the answers: a script knows the right one in one call of five, and
 otherwise draws uniformly from the valid ones, which with four of them makes it right in two calls of five. Without that
-hint a policy of this size can learn everything from the rewards alone, but takes several times as long.
+hint a policy of this size learns from the rewards alone what it can, but takes several times as long and often less.
 
 Loss is taken on the assistant's tokens only, as TRL's training template marks them.
 """
