@@ -181,8 +181,9 @@ def _import_function(location: str, name: str) -> Callable[..., Any]:
         value: Any = import_module(module_name)
         for attribute in attributes.split("."):
             value = getattr(value, attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{location}: {name!r} cannot be imported: {error}. Write 'module:function'.") from error
+    except Exception as error:  # a module of the user's runs here, and may raise anything
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{location}: {name!r} cannot be imported: {what}. Write 'module:function'.") from error
 
     if not callable(value):
         raise ConfigError(f"{location}: {name!r} is a {type(value).__name__}, not a function.")

@@ -6,6 +6,7 @@ factory per source and one reward column per source, and keeps the trainer's set
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 import warnings
@@ -46,6 +47,7 @@ from multiors.training import (
     check_rows,
     check_settings,
     complete_fields,
+    find_cancelled_weights,
     make_columns,
     measure_batches,
 )
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback
 
 __all__ = ["AsyncSlots", "MultiOpenRewardSpec"]
+
+logger = logging.getLogger("multiors.spec")
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -114,7 +118,9 @@ class MultiOpenRewardSpec:
         tools: Literal["separate", "union"] = "separate",
         on_rollouts: Callable[[list[RolloutRecord]], None] | None = None,
     ) -> None:
-        if not sources:
+        given: object = sources
+
+        if not isinstance(given, Mapping) or not given:
             raise ConfigError("a mix needs at least one source. Pass {'name': ORSSource(...), ...}.")
 
         if tools not in ("separate", "union"):
@@ -123,7 +129,7 @@ class MultiOpenRewardSpec:
         self.sources: dict[str, ORSSource | SlotSource] = {
             _check_name(name): _as_source(name, source) for name, source in sources.items()
         }
-        self._weights = weights
+        self._weights = dict(weights) if isinstance(weights, Mapping) else weights
         self._seed = seed
         self._num_slots = num_slots
         self._stopping_strategy: StoppingStrategy = stopping_strategy or (
@@ -194,6 +200,16 @@ class MultiOpenRewardSpec:
                 f"effect. Leave one of them out.",
                 stacklevel=2,
             )
+
+        cancelled = find_cancelled_weights(
+            self._reward_weights,
+            completed.get("multi_objective_aggregation"),
+            completed.get("scale_rewards"),
+            prompts_per_batch=shape.prompts_per_batch,
+        )
+
+        if cancelled:
+            raise ConfigError(cancelled)
 
         self._shape, self._run_slots = shape, run_slots
 
@@ -309,6 +325,12 @@ class MultiOpenRewardSpec:
 
     def _check_mix(self) -> None:
         """Everything that can be known without a server."""
+        counts: dict[str, tuple[object, int]] = {"seed": (self._seed, 0), "num_slots": (self._num_slots, 1)}
+
+        for name, (value, least) in counts.items():
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise ConfigError(f"{name}={value!r} is no whole number from {least} upwards.")
+
         resolve_shares(
             {name: source.weight for name, source in self.sources.items()},
             dict.fromkeys(self.sources, 1),
@@ -370,7 +392,9 @@ class MultiOpenRewardSpec:
 
     def _readers(self) -> dict[str, SourceReader]:
         return {
-            name: EpisodeReader(source.identity) if isinstance(source, ORSSource) else source.make_reader()
+            name: EpisodeReader(source.identity, source.find_task)
+            if isinstance(source, ORSSource)
+            else source.make_reader()
             for name, source in self.sources.items()
         }
 
@@ -386,9 +410,15 @@ class MultiOpenRewardSpec:
 
     def _begin(self, args: Any, dataset: Any) -> None:
         shape = self._check_settings(args)
+        plan = self.plan()
+        logger.info("%s", plan)
+
+        for source in plan.sources:
+            if source.slots == 0:
+                logger.warning("source %r gets no slot: the run is too short for its share.", source.name)
 
         if dataset is not None and dataset is not self._dataset:
-            check_rows(dataset, sources=list(self.sources), num_slots=self._lay_out().num_slots)
+            check_rows(dataset, self.train_dataset)
 
         for run in self._runs:
             run.order.restart(prompts_per_batch=shape.prompts_per_batch)

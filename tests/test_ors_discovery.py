@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -638,3 +639,16 @@ def test_a_redirect_on_the_same_host_is_followed(echo_server: ServerHandle) -> N
 
     assert 8 == len(tasks.indices)
     assert 1 == statuses["308"]
+
+
+def test_what_a_server_echoes_is_shown_without_key_token_and_session_id() -> None:
+    """An error before training shows what the server said, but not what was sent to it, in itself or in a traceback."""
+    echo = f"denied: key-of-mine {'A' * 80} 123e4567-e89b-12d3-a456-426614174000"
+
+    with serve_raw(answers={"/list_environments": {"detail": echo}}) as server:
+        source = ORSSource(server.url, api_key="key-of-mine")
+        with pytest.raises(SourceError, match=r"does not speak ORS") as caught:
+            _ = source.task_list
+
+    shown = "".join(traceback.format_exception(caught.value))
+    assert [] == [secret for secret in ("key-of-mine", "A" * 80, "123e4567") if secret in shown]

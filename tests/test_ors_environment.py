@@ -144,7 +144,7 @@ def test_finished_ends_the_episode(idle: ServerHandle, factory: EnvironmentFacto
 
 
 def test_an_episode_that_the_server_says_is_over_is_finished() -> None:
-    """If only the server knows that the episode ended, its refusal ends it here too, and is nobody's fault."""
+    """If only the server knows that the episode ended, the reply with the reward was lost: the policy is not blamed."""
     refusal = '{"ok": false, "reason": "episode_finished", "error": "The episode has finished."}'
     with serve_raw(result=refusal) as server, fresh(server) as environment:
         environment.reset(task_index=0)
@@ -152,7 +152,10 @@ def test_an_episode_that_the_server_says_is_over_is_finished() -> None:
         num_calls = server.counts().requests["POST /{env}/call"]
 
     assert [FINISHED] * 2 == said
-    assert (True, None) == (environment.finished, environment._episode().error)
+    episode = environment._episode()
+    assert episode.finished
+    assert [UnscoredReason.SESSION_LOST] == [step.failure for step in episode.steps]
+    assert "a reply that was lost" in (episode.error or "")
     assert 1 == num_calls
 
 
@@ -319,7 +322,7 @@ def test_a_server_that_is_down_does_not_stop_training_and_may_come_back(caplog: 
         said = environment.echo(text="oak")
 
     assert [UNOPENED] * 2 == prompts
-    assert "the session did not open: " in error
+    assert "the session did not open within 0.5 s: TimeoutError" in error
     assert [logging.WARNING, logging.DEBUG] == [r.levelno for r in caplog.records if r.name == "multiors.ors"]
     assert ("Say oak.", "oak", 1.0, None) == (prompt, said, environment.reward, environment._episode().error)
 

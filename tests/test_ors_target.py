@@ -248,3 +248,9 @@ def test_an_endpoint_pickles_with_its_key() -> None:
 
     assert endpoint == pickle.loads(pickle.dumps(endpoint))
     assert KEY == pickle.loads(pickle.dumps(endpoint)).api_key
+
+
+def test_a_session_address_beside_a_servers_url_is_refused() -> None:
+    """It would silently replace the server; only a platform has one."""
+    with pytest.raises(ConfigError, match=r"session_url='http://127\.0\.0\.1:2' would replace the server"):
+        resolve("http://127.0.0.1:1", session_url="http://127.0.0.1:2")

@@ -143,7 +143,7 @@ def test_weights_become_shares(
         ({"stopping_strategy": "all_exhausted", "num_slots": 4}, r"num_slots=4 contradicts stopping_strategy='all_"),
         ({"stopping_strategy": "first_exhausted", "num_slots": 4}, r"num_slots=4 contradicts stopping_strategy='first"),
         ({"stopping_strategy": "last"}, r"stopping_strategy='last' is not known"),
-        ({"num_slots": 0}, r"num_slots=0 is not above 0"),
+        ({"num_slots": 0}, r"num_slots=0 is no whole number from 1 upwards"),
     ],
 )
 def test_a_length_that_contradicts_itself_is_refused(options: dict[str, Any], message: str) -> None:

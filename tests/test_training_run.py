@@ -345,3 +345,76 @@ def test_records_survive_json(echo_server: ServerHandle, tiny_policy: Path, tmp_
     assert {"echo"} == {step["tool"] for line in lines for step in line["steps"]}
     assert {None} == {line["reason"] for line in lines}
     assert all(line["messages"][0]["role"] == "assistant" for line in lines)
+
+
+def test_a_weight_that_a_batch_of_one_prompt_would_cancel_is_refused(echo_server: ServerHandle, tmp_path: Path) -> None:
+    """A batch with one source is divided by its own spread, so a reward weight would do nothing."""
+    spec = MultiOpenRewardSpec(
+        {"a": ORSSource(echo_server.url, reward=SourceReward(weight=9.0)), "b": ORSSource(echo_server.url)}
+    )
+
+    with pytest.raises(ConfigError, match=r"'a': 9\.0.*would have no effect: a generation batch has one prompt"):
+        make_arguments(spec, tmp_path, max_steps=1, per_device_train_batch_size=2, num_generations=2)
+
+
+def test_another_specs_dataset_is_refused_before_the_first_step(
+    mixed_server: ServerHandle, echo_server: ServerHandle, tiny_policy: Path, tmp_path: Path
+) -> None:
+    """Rows of a spec with another seed look alike, and would be trained on as if they were these."""
+    spec, other = mix_of_three(mixed_server, echo_server), mix_of_three(mixed_server, echo_server, seed=1)
+    args = make_arguments(spec, tmp_path, max_steps=1, **SHAPE)
+    other.training_arguments(**small_fields(tmp_path), max_steps=1, **SHAPE)
+
+    with pytest.raises(ConfigError, match=r"the columns \['environment', 'task_index'\] differ"):
+        train(spec, tiny_policy, args, train_dataset=other.train_dataset)
+
+
+def test_another_specs_columns_are_refused_at_the_first_batch(
+    mixed_server: ServerHandle, echo_server: ServerHandle, tiny_policy: Path, tmp_path: Path
+) -> None:
+    """Reward columns read the environments of their own spec only, whatever the names."""
+    spec, other = mix_of_three(mixed_server, echo_server), mix_of_three(mixed_server, echo_server)
+    args = make_arguments(spec, tmp_path, max_steps=1, **SHAPE)
+
+    with pytest.raises(RoutingError, match=r"played in environments of another spec"):
+        train(spec, tiny_policy, args, reward_funcs=other.reward_funcs)
+
+    assert {} == echo_server.wait_until(lambda counts: not counts.active).active
+
+
+def test_rows_of_another_split_are_refused_in_evaluation(
+    echo_server: ServerHandle, tiny_policy: Path, tmp_path: Path
+) -> None:
+    """They would be played on the training task of the same index, and judged as the other."""
+    from tests.scripted import ScriptedTrainer
+
+    spec = MultiOpenRewardSpec({"echo": ORSSource(echo_server.url)})
+    test = MultiOpenRewardSpec({"echo": ORSSource(echo_server.url, split="test")})
+    trainer = ScriptedTrainer(
+        model=str(tiny_policy),
+        args=make_arguments(spec, tmp_path, max_steps=1, per_device_eval_batch_size=4, **SHAPE),
+        train_dataset=spec.train_dataset,
+        eval_dataset=test.train_dataset,
+        environment_factory=spec.environment_factory,
+        reward_funcs=spec.reward_funcs,
+        callbacks=spec.callbacks,
+    )
+
+    with pytest.raises(RoutingError, match=r"the row's task at task_index=\d is not the one that the source has"):
+        trainer.evaluate()
+
+
+def test_an_error_in_a_users_function_says_which_one(
+    echo_server: ServerHandle, tiny_policy: Path, tmp_path: Path
+) -> None:
+    """The error keeps its type and gets a note with function and source."""
+
+    def broken(**_: Any) -> list[float]:
+        raise KeyError("foo")
+
+    spec = MultiOpenRewardSpec({"echo": ORSSource(echo_server.url, reward=broken)})
+
+    with pytest.raises(KeyError, match="foo") as caught:
+        train(spec, tiny_policy, make_arguments(spec, tmp_path, max_steps=1, **SHAPE))
+
+    assert ["in the reward function 'broken' of source 'echo'"] == caught.value.__notes__

@@ -24,7 +24,7 @@ from multiors.errors import SessionError, SourceError
 from multiors.ors.runtime import Runtime
 from multiors.ors.session import sdk_environment
 from multiors.ors.target import Endpoint
-from multiors.ors.text import one_line
+from multiors.ors.text import one_line, redact
 
 __all__ = [
     "MAX_CONCURRENT_REQUESTS",
@@ -57,31 +57,38 @@ class TaskList:
 
 
 @contextmanager
-def translate_errors(label: str, endpoint: Endpoint, timeout_s: float) -> Iterator[None]:
-    """Turn what HTTP and the SDK raise into a `SourceError` that names the source and the remedy."""
+def translate_errors(
+    label: str, endpoint: Endpoint, timeout_s: float, *, secrets: Sequence[str] = ()
+) -> Iterator[None]:
+    """Turn what HTTP and the SDK raise into a `SourceError` that names the source and the remedy.
+
+    What a server says is shown without the source's key and `secrets`, and not chained, because a traceback would show
+    it whole.
+    """
     at = f"source {label!r}: the server at {endpoint.session_url}"
+
+    def show(text: str) -> str:
+        return one_line(redact(text, [endpoint.api_key or "", *secrets]))
 
     try:
         yield
     except SourceError:
         raise
-    except TimeoutError as error:
+    except TimeoutError:
         raise SourceError(
             f"{at} did not answer within {timeout_s:g} s. Check that it is up and not overloaded."
-        ) from error
-    except AuthenticationError as error:
+        ) from None
+    except AuthenticationError:
         raise SourceError(
             f"{at} refused the key, or got none. Pass api_key=... to this source, or set OPENREWARD_API_KEY for a "
             f"catalogue name."
-        ) from error
+        ) from None
     except aiohttp.ClientResponseError as error:
-        raise SourceError(f"{at} answered HTTP {error.status}: {one_line(error.message)}.") from error
+        raise SourceError(f"{at} answered HTTP {error.status}: {show(error.message)}.") from None
     except (aiohttp.ClientError, OpenRewardError, OSError, SessionError) as error:
-        raise SourceError(
-            f"{at} cannot be used: {one_line(str(error))}. Check the address and that it is up."
-        ) from error
+        raise SourceError(f"{at} cannot be used: {show(str(error))}. Check the address and that it is up.") from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise SourceError(f"{at} does not speak ORS: {type(error).__name__}: {one_line(str(error))}.") from error
+        raise SourceError(f"{at} does not speak ORS: {type(error).__name__}: {show(str(error))}.") from None
 
 
 @asynccontextmanager

@@ -30,7 +30,7 @@ from multiors.errors import RoutingError, SessionError
 from multiors.numeric import parse_step_reward
 from multiors.ors.calls import CallFailed
 from multiors.ors.runtime import get_runtime
-from multiors.ors.session import OpenSession, Secrets, SessionTimeouts, open_session
+from multiors.ors.session import OpenSession, Secrets, SessionTimeouts, open_session, secret_values
 from multiors.ors.target import Endpoint
 from multiors.ors.text import one_line, redact
 from multiors.ors.tools import BoundTool, bind_arguments, make_method
@@ -78,8 +78,7 @@ class Blueprint:
 
     def hide_secrets(self, text: str) -> str:
         """`text` on one line without this source's key and secrets."""
-        values = [value if isinstance(value, str) else value[0] for value in (self.secrets or {}).values()]
-        return one_line(redact(text, [self.endpoint.api_key or "", *values]))
+        return one_line(redact(text, [self.endpoint.api_key or "", *secret_values(self.secrets)]))
 
 
 class RolloutEnvironment:
@@ -135,7 +134,9 @@ class RolloutEnvironment:
         try:
             session = get_runtime().run(_open, self._blueprint, index)
         except _OPEN_ERRORS as error:
-            self._fail(UnscoredReason.UNREACHABLE, f"the session did not open: {type(error).__name__}: {error}")
+            within = f" within {self._blueprint.timeouts.open_s:g} s" if isinstance(error, TimeoutError) else ""
+            detail = f"the session did not open{within}: {type(error).__name__}: {error}"
+            self._fail(UnscoredReason.UNREACHABLE, detail.rstrip(": "))
             return _UNOPENED
 
         self._lease.hold(session)
@@ -219,9 +220,12 @@ class RolloutEnvironment:
         self, tool: BoundTool, arguments: Mapping[str, Any], failure: CallFailed, duration_s: float
     ) -> str:
         if failure.is_finished:
-            # The server finished the episode without having said so in a reply, or after a reply was lost.
+            # The reply that finished the episode never came, and with it perhaps the reward.
+            self._fail(
+                UnscoredReason.SESSION_LOST, f"tool {tool.wire_name!r}: the episode ended in a reply that was lost"
+            )
+            self._refuse(tool, arguments, UnscoredReason.SESSION_LOST, _FINISHED, duration_s)
             self.finished = True
-            self.last_output = _FINISHED
             return _FINISHED
 
         if failure.reason is UnscoredReason.BAD_CALL:
@@ -230,7 +234,7 @@ class RolloutEnvironment:
         self._fail(failure.reason, f"tool {tool.wire_name!r}: {failure.detail}")
         self._lease.release()
         told = "The tool failed; the episode cannot go on." if failure.reason is UnscoredReason.TOOL_ERROR else _ENDED
-        raise self._refuse(tool, arguments, failure.reason, told, duration_s) from failure
+        raise self._refuse(tool, arguments, failure.reason, told, duration_s) from None
 
     def _refuse(
         self,

@@ -15,7 +15,7 @@ import anyio
 from multiors.errors import SourceError
 from multiors.ors.discovery import MAX_CONCURRENT_REQUESTS, requests, translate_errors, unwrap_single_error
 from multiors.ors.runtime import Runtime
-from multiors.ors.session import Secrets, SessionTimeouts, open_probe
+from multiors.ors.session import Secrets, SessionTimeouts, open_probe, secret_values
 from multiors.ors.target import Endpoint
 from multiors.ors.text import one_line
 
@@ -78,7 +78,7 @@ async def _probe_tasks(
     async def probe(index: int) -> None:
         async with limiter:
             try:
-                with translate_errors(label, endpoint, timeouts.open_s):
+                with translate_errors(label, endpoint, timeouts.open_s, secrets=secret_values(secrets)):
                     listing = await open_probe(
                         runtime, endpoint, split=split, task_index=index, secrets=secrets, timeouts=timeouts
                     )

@@ -32,6 +32,7 @@ __all__ = [
     "open_session",
     "pair_secrets",
     "sdk_environment",
+    "secret_values",
 ]
 
 logger = logging.getLogger("multiors.ors")
@@ -90,6 +91,11 @@ class OpenSession:
     async def close(self) -> None:
         """Delete the session on its server. A session that cannot be closed is reported, not raised."""
         await _close(self._session)
+
+
+def secret_values(secrets: Secrets | None) -> list[str]:
+    """The values that must not be shown."""
+    return [value if isinstance(value, str) else value[0] for value in (secrets or {}).values()]
 
 
 def sdk_environment(runtime: Runtime, endpoint: Endpoint) -> AsyncEnvironment:

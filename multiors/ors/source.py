@@ -183,6 +183,16 @@ class ORSSource:
         """The tasks, fetched at first use."""
         return self._cached("tasks", lambda: get_runtime().run(self.fetch_tasks))
 
+    def find_task(self, task_index: int) -> str | None:
+        """The JSON text of the task at an index, if task specifications were fetched and it is among them."""
+        tasks = self._cache.get("tasks")
+
+        if tasks is None or tasks.specs is None:
+            return None
+
+        specs: dict[int, str] = self._cached("specs", lambda: dict(zip(tasks.indices, tasks.specs, strict=True)))
+        return specs.get(task_index)
+
     @property
     def tools(self) -> tuple[BoundTool, ...]:
         """The environment's tools as typed methods, fetched at first use."""

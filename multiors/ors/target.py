@@ -105,8 +105,14 @@ def resolve_endpoint(
             api_key=api_key,
         )
 
+    if session_url is not None:
+        raise ConfigError(
+            f"source {label!r}: session_url={show_target(session_url)!r} would replace the server {url!r}, which takes "
+            f"sessions itself. Leave one out; a platform of its own also needs env_name='owner/name'."
+        )
+
     return Endpoint(
-        session_url=_normalize_url(session_url, label) if session_url else url,
+        session_url=url,
         deployment=env_name or "env",
         environment=_lower(variant or env_name),
         is_platform=False,

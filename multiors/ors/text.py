@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from multiors.ors.tools.wording import clip
@@ -10,6 +11,8 @@ from multiors.ors.tools.wording import one_line as fold
 __all__ = ["one_line", "redact"]
 
 _LIMIT = 500
+# Encoded headers, keys and session ids that a server echoes; no sentence has words like these.
+_TOKEN = re.compile(r"[A-Za-z0-9+/_=-]{64,}|\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
 
 
 def one_line(text: str) -> str:
@@ -18,8 +21,8 @@ def one_line(text: str) -> str:
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """`text` with each of `secrets` replaced, longest first, so that none survives inside another."""
+    """`text` without `secrets`, longest first, so that none survives inside another, and without encoded tokens."""
     for secret in sorted({secret for secret in secrets if secret}, key=len, reverse=True):
         text = text.replace(secret, "[redacted]")
 
-    return text
+    return _TOKEN.sub("[redacted]", text)

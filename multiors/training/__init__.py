@@ -10,7 +10,14 @@ from __future__ import annotations
 from multiors.training.columns import RewardColumns, RunState, make_columns
 from multiors.training.readers import EpisodeReader, SourceReader
 from multiors.training.scored import ScoredEnvironmentFactory
-from multiors.training.settings import BatchShape, check_rows, check_settings, complete_fields, measure_batches
+from multiors.training.settings import (
+    BatchShape,
+    check_rows,
+    check_settings,
+    complete_fields,
+    find_cancelled_weights,
+    measure_batches,
+)
 from multiors.training.slots import SlotSource
 from multiors.training.table import TABLE_COLUMNS
 from multiors.training.union import UnionEnvironmentFactory, merge_tools
@@ -28,6 +35,7 @@ __all__ = [
     "check_rows",
     "check_settings",
     "complete_fields",
+    "find_cancelled_weights",
     "make_columns",
     "measure_batches",
     "merge_tools",

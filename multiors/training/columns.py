@@ -129,6 +129,12 @@ class RewardColumn:
         rows = [row for row, name in enumerate(names) if name == self.__name__]
         mine = [environments[row] for row in rows]
 
+        if not all(self._reader.owns(environment) for environment in mine):
+            raise RoutingError(
+                f"rows of source {self.__name__!r} were played in environments of another spec. Give the trainer the "
+                f"train_dataset, environment_factory, reward_funcs and callbacks of one and the same spec."
+            )
+
         if any(hasattr(type(environment), "get_reward") for environment in mine):
             raise RewardError(
                 f"source {self.__name__!r}: its environments score themselves (get_reward), and beside a reward column "
@@ -138,6 +144,7 @@ class RewardColumn:
 
         size = len(environments)
         batch = _Batch(arguments, size, rows, [], self._restrict(arguments, rows, size))
+        self._check_tasks(batch.part_arguments)
         truncated = [self._is_truncated(batch.part_arguments, position) for position in range(len(rows))]
         batch.outcomes = self._reader.read(mine, self._reward, truncated, batch.part_arguments)
         batch.part_arguments["log_extra"] = _log_extra_for(
@@ -167,7 +174,10 @@ class RewardColumn:
         if not batch.rows:
             return []
 
-        return self._check_part(part, part.function(**batch.part_arguments), batch)
+        with self._naming(part):
+            values = part.function(**batch.part_arguments)
+
+        return self._check_part(part, values, batch)
 
     def _check_part(self, part: RewardPart, values: Any, batch: _Batch) -> list[float | None]:
         return check_values(values, source=self.__name__, part=part, num_rollouts=len(batch.rows))
@@ -184,6 +194,20 @@ class RewardColumn:
             raise RoutingError(f"rows name the environments {unknown}, which are not in the mix {list(self._names)}.")
 
         return list(names)
+
+    def _check_tasks(self, arguments: Mapping[str, Any]) -> None:
+        """Rows of another split, as for evaluation, would be played on this source's tasks of the same index."""
+        rows = zip(arguments.get("task_index") or [], arguments.get("task") or [], strict=False)
+        strange = [
+            index for index, task in rows if task is not None and self._reader.find_task(index) not in (None, task)
+        ]
+
+        if strange:
+            raise RoutingError(
+                f"source {self.__name__!r}: the row's task at task_index={strange[0]} is not the one that the source "
+                f"has there, and which was played. Rows of another split or spec cannot be used with these "
+                f"environments; make a spec with that split."
+            )
 
     def _is_truncated(self, arguments: Mapping[str, Any], position: int) -> bool:
         """Whether a rollout used up its tokens, or ended on calls that TRL's loop no longer made."""
@@ -261,6 +285,15 @@ class RewardColumn:
             log_extra(column, values)
 
     @contextmanager
+    def _naming(self, part: RewardPart) -> Iterator[None]:
+        """Say in whose function an error of a user's happened; the error stays what it is."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"in the reward function {part.name!r} of source {self.__name__!r}")
+            raise
+
+    @contextmanager
     def _closing_on_error(self, environments: Sequence[Any]) -> Iterator[None]:
         """End the batch's sessions when scoring fails or is interrupted: nobody will come back for them."""
         try:
@@ -288,8 +321,11 @@ class AsyncRewardColumn(RewardColumn):
         if not batch.rows:
             return []
 
-        values = part.function(**batch.part_arguments)
-        return self._check_part(part, await values if inspect.isawaitable(values) else values, batch)
+        with self._naming(part):
+            values = part.function(**batch.part_arguments)
+            values = await values if inspect.isawaitable(values) else values
+
+        return self._check_part(part, values, batch)
 
 
 class RewardColumns(list[RewardColumn]):

@@ -6,7 +6,7 @@ their slots have a reader of their own (`multiors.training.slots`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,6 +30,9 @@ class SourceReader(Protocol):
     def release(self, environment: object) -> None:
         """End the rollout's session."""
 
+    def find_task(self, task_index: int) -> str | None:
+        """The JSON text of the source's task at an index. None: not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeReader:
@@ -37,6 +40,9 @@ class EpisodeReader:
 
     identity: str
     """Of the source's blueprint."""
+
+    find_task: Callable[[int], str | None]
+    """The JSON text of the source's task at an index. None: not known."""
 
     def owns(self, environment: Any) -> bool:
         blueprint = getattr(environment, "_blueprint", None)

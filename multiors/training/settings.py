@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from multiors.errors import ConfigError, RoutingError
 
-__all__ = ["BatchShape", "check_rows", "check_settings", "complete_fields", "measure_batches"]
+__all__ = ["BatchShape", "check_rows", "check_settings", "complete_fields", "find_cancelled_weights", "measure_batches"]
 
 _FIXED = {
     "shuffle_dataset": (False, "the order of the rows is the schedule"),
@@ -83,7 +81,7 @@ def complete_fields(fields: Mapping[str, Any], reward_weights: Mapping[str, floa
         if completed.get("scale_rewards", "group") in ("group", True):
             completed.setdefault("multi_objective_aggregation", "normalize_then_sum")
 
-        problem = _find_cancelled_weights(
+        problem = find_cancelled_weights(
             reward_weights, completed.get("multi_objective_aggregation"), completed.get("scale_rewards", "group")
         )
         if problem:
@@ -106,9 +104,28 @@ def _merge_reward_weights(given: Sequence[float] | None, weights: Sequence[float
     return list(given)
 
 
-def _find_cancelled_weights(
-    reward_weights: Mapping[str, float], aggregation: str | None, scale_rewards: Any
+def find_cancelled_weights(
+    reward_weights: Mapping[str, float],
+    aggregation: str | None,
+    scale_rewards: Any,
+    *,
+    prompts_per_batch: int | None = None,
 ) -> str | None:
+    """Why reward weights that differ would change nothing under these settings. None: they act, or do not differ.
+
+    Source: TRL 1.16, GRPOTrainer._generate_and_score_completions.
+    """
+    if len(set(reward_weights.values())) < 2:
+        return None
+
+    if prompts_per_batch == 1 and (aggregation == "normalize_then_sum" or scale_rewards == "batch"):
+        return (
+            f"reward weights {dict(reward_weights)!r} would have no effect: a generation batch has one prompt, so one "
+            f"source, and is divided by its own standard deviation. Use at least two prompts a batch "
+            f"(per_device_train_batch_size × processes × steps_per_generation ≥ 2 × num_generations), or "
+            f"scale_rewards='none' with multi_objective_aggregation='sum_then_normalize'."
+        )
+
     if (
         len(set(reward_weights.values())) < 2
         or aggregation == "normalize_then_sum"
@@ -167,7 +184,12 @@ def check_settings(
             f"Pass reward_weights=spec.reward_weights."
         )
 
-    cancelled = _find_cancelled_weights(reward_weights, args.multi_objective_aggregation, args.scale_rewards)
+    cancelled = find_cancelled_weights(
+        reward_weights,
+        args.multi_objective_aggregation,
+        args.scale_rewards,
+        prompts_per_batch=shape.prompts_per_batch,
+    )
     problems += [cancelled] if cancelled else []
 
     if problems:
@@ -180,33 +202,36 @@ def check_settings(
     return shape
 
 
-def check_rows(dataset: Any, *, sources: Sequence[str], num_slots: int) -> None:
+def check_rows(dataset: Any, schedule: Any) -> None:
     """Check that a trainer's dataset still is the schedule, with whatever columns were added to it.
 
     Args:
         dataset: The trainer's `datasets.Dataset`.
-        sources: Names of all sources of the mix.
-        num_slots: Length of the schedule.
+        schedule: The mix's own dataset.
 
     Raises:
-        RoutingError: A row names no source.
         ConfigError: The rows are not the schedule's, or lost a column that routes them.
+        RoutingError: A row names no source.
     """
-    missing = [name for name in ("environment", "slot", "task_index") if name not in dataset.column_names]
+    columns = ("environment", "slot", "task_index")
+    missing = [name for name in columns if name not in dataset.column_names]
 
     if missing:
         raise ConfigError(f"the trainer's dataset has no columns {missing}. Give it spec.train_dataset.")
 
+    sources = schedule.unique("environment")
     unknown = [name for name in dataset.unique("environment") if name not in sources]
 
     if unknown:
-        raise RoutingError(f"rows name the environments {unknown}, which are not in the mix {list(sources)}.")
+        raise RoutingError(f"rows name the environments {unknown}, which are not in the mix {sources}.")
 
-    if not np.array_equal(np.asarray(dataset.with_format("numpy")["slot"][:]), np.arange(num_slots)):
+    changed = [name for name in columns if list(dataset[name]) != list(schedule[name])]
+
+    if changed:
         raise ConfigError(
-            f"the trainer's dataset has {len(dataset)} rows that are not the schedule's {num_slots} slots in order, so "
-            f"shares would not hold. Give it spec.train_dataset, and set the length of the run with max_steps=... or "
-            f"num_slots=..."
+            f"the trainer's dataset has {len(dataset)} rows that are not the schedule's {len(schedule)} slots in "
+            f"order: the columns {changed} differ. Give it spec.train_dataset of this spec, and set the length of the "
+            f"run with max_steps=... or num_slots=..."
         )
 
 

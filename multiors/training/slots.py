@@ -110,5 +110,9 @@ class SlotReader:
 
         return read
 
+    def find_task(self, task_index: int) -> str | None:
+        """Not known: rows are the spec's own."""
+        return None
+
     def release(self, environment: object) -> None:
         """Nothing: the spec closes its sessions itself."""
