@@ -361,6 +361,22 @@ def test_the_options_of_the_quickstart_are_listed() -> None:
     assert expected == read_names("docs/quickstart.md", "Options")
 
 
+def test_the_quickstarts_rewards_are_those_of_its_results_file() -> None:
+    """Every line of the table of rewards stands in the results file, and no seed is left out."""
+    results = json.loads((ROOT / "benchmarks/results/quickstart_learning.json").read_text(encoding="utf-8"))["results"]
+    lines = [
+        f"| {seed.removeprefix('seed_')} | `{name}` | {found['best_reward']:g} | {found['before_reward']:.2f} "
+        f"| {found['after_reward']:.2f} | {found['first_third_reward']:.2f} | {found['last_third_reward']:.2f} "
+        f"| {found['scored_fraction']:.0%} |"
+        for seed, run in results.items()
+        for name, found in run["environments"].items()
+    ]
+    page = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
+
+    assert 9 == len(lines)
+    assert lines == [line for line in lines if line in page]
+
+
 def test_measured_numbers_are_those_of_the_results_files() -> None:
     """why.md quotes what the benchmarks wrote."""
     results = {
