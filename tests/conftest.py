@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,9 @@ settings.register_profile(
     "ci", max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("fast" if os.environ.get("FAST") else "ci" if os.environ.get("CI") else "default")
+
+# A process that was started in the background of a script ignores Ctrl-C, and so would every process of the tests.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _QUIET = {
     "HF_HUB_OFFLINE": "1",
