@@ -129,19 +129,7 @@ class RewardColumn:
         rows = [row for row, name in enumerate(names) if name == self.__name__]
         mine = [environments[row] for row in rows]
 
-        if not all(self._reader.owns(environment) for environment in mine):
-            raise RoutingError(
-                f"rows of source {self.__name__!r} were played in environments of another spec. Give the trainer the "
-                f"train_dataset, environment_factory, reward_funcs and callbacks of one and the same spec."
-            )
-
-        if any(hasattr(type(environment), "get_reward") for environment in mine):
-            raise RewardError(
-                f"source {self.__name__!r}: its environments score themselves (get_reward), and beside a reward column "
-                f"the trainer would count every reward twice. Give GRPOTrainer spec.environment_factory; what "
-                f"for_async() returns is for AsyncGRPOTrainer, without reward_funcs."
-            )
-
+        self._check_environments(mine)
         size = len(environments)
         batch = _Batch(arguments, size, rows, [], self._restrict(arguments, rows, size))
         self._check_tasks(batch.part_arguments)
@@ -194,6 +182,21 @@ class RewardColumn:
             raise RoutingError(f"rows name the environments {unknown}, which are not in the mix {list(self._names)}.")
 
         return list(names)
+
+    def _check_environments(self, environments: Sequence[Any]) -> None:
+        """Slots of two specs, or of two kinds of trainer, fit together by name and would be trained on."""
+        if not all(self._reader.owns(environment) for environment in environments):
+            raise RoutingError(
+                f"rows of source {self.__name__!r} were played in environments of another spec. Give the trainer the "
+                f"train_dataset, environment_factory, reward_funcs and callbacks of one and the same spec."
+            )
+
+        if any(hasattr(type(environment), "get_reward") for environment in environments):
+            raise RewardError(
+                f"source {self.__name__!r}: its environments score themselves (get_reward), and beside a reward column "
+                f"the trainer would count every reward twice. Give GRPOTrainer spec.environment_factory; what "
+                f"for_async() returns is for AsyncGRPOTrainer, without reward_funcs."
+            )
 
     def _check_tasks(self, arguments: Mapping[str, Any]) -> None:
         """Rows of another split, as for evaluation, would be played on this source's tasks of the same index."""
