@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from multiors.records import Episode, RolloutRecord, StepRecord, UnscoredReason
     from multiors.rewards import RewardPart, SourceReward
     from multiors.spec import MultiOpenRewardSpec
+    from multiors.training.concurrent import ConcurrentGRPOTrainer, ConcurrentRollouts
 
 __all__ = [
     "ComparisonError",
+    "ConcurrentGRPOTrainer",
+    "ConcurrentRollouts",
     "ConfigError",
     "Episode",
     "MultiORSError",
@@ -45,6 +48,8 @@ __all__ = [
 ]
 
 _MODULE_BY_NAME = {
+    "ConcurrentGRPOTrainer": "multiors.training.concurrent",
+    "ConcurrentRollouts": "multiors.training.concurrent",
     "MultiOpenRewardSpec": "multiors.spec",
     "ORSSource": "multiors.ors",
     "RewardPart": "multiors.rewards",

@@ -10,14 +10,11 @@ import logging
 import re
 import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-import anyio
-
-from multiors.errors import ConfigError, SourceError
+from multiors.errors import ConfigError
 from multiors.mixing import (
     Plan,
     Schedule,
@@ -29,50 +26,44 @@ from multiors.mixing import (
     make_plan,
     resolve_shares,
 )
-from multiors.ors.environment import EnvironmentFactory
-from multiors.ors.runtime import get_runtime
+from multiors.ors.preparation import find_random_prompts, prepare_sources
+from multiors.ors.rollouts.environment import EnvironmentFactory
+from multiors.ors.sessions.limits import Cap, describe_socket_need
+from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.source import ORSSource
 from multiors.records import RolloutRecord
 from multiors.rewards import SourceReward, as_source_reward
 from multiors.training import (
     TABLE_COLUMNS,
+    AsyncSlots,
     BatchShape,
     EpisodeReader,
     RewardColumns,
     RunState,
-    ScoredEnvironmentFactory,
     SlotSource,
     SourceReader,
     UnionEnvironmentFactory,
+    check_max_sessions,
+    check_prompts,
     check_rows,
     check_settings,
     complete_fields,
     find_cancelled_weights,
+    make_async_slots,
     make_columns,
     measure_batches,
+    samples_groups_together,
 )
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import TrainerCallback
 
-__all__ = ["AsyncSlots", "MultiOpenRewardSpec"]
+__all__ = ["MultiOpenRewardSpec"]
 
 logger = logging.getLogger("multiors.spec")
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class AsyncSlots:
-    """The slots for `AsyncGRPOTrainer`, whose rollouts are scored in another process."""
-
-    train_dataset: Dataset
-    environment_factory: dict[str, ScoredEnvironmentFactory]
-    """Environments with `get_reward()`; picklable."""
-
-    reward_funcs: list[Callable[..., Any]]
-    """Empty: a column beside `get_reward()` would count every reward twice."""
 
 
 class MultiOpenRewardSpec:
@@ -92,6 +83,10 @@ class MultiOpenRewardSpec:
             source has, "max_slots" after `num_slots`.
         tools: "separate" shows each task its own environment's tools, "union" those of all sources.
         on_rollouts: Called with the records of each scored batch, once per source.
+        max_sessions: Sessions of all sources open at once, per process; not fewer than the rollouts of a batch. None:
+            no limit.
+        max_concurrent_calls: Tool calls and openings of all sources under way at once, per process. None: as many as
+            there are sockets, which is half of the limit of open files.
 
     Raises:
         ConfigError: A name or an argument is wrong.
@@ -117,6 +112,8 @@ class MultiOpenRewardSpec:
         stopping_strategy: StoppingStrategy | None = None,
         tools: Literal["separate", "union"] = "separate",
         on_rollouts: Callable[[list[RolloutRecord]], None] | None = None,
+        max_sessions: int | None = None,
+        max_concurrent_calls: int | None = None,
     ) -> None:
         given: object = sources
 
@@ -126,8 +123,10 @@ class MultiOpenRewardSpec:
         if tools not in ("separate", "union"):
             raise ConfigError(f"tools={tools!r} is not a mode. Pass 'separate' or 'union'.")
 
+        self._identity = uuid.uuid4().hex
+        self._cap = Cap(self._identity, "the mix", max_sessions=max_sessions, max_concurrent_calls=max_concurrent_calls)
         self.sources: dict[str, ORSSource | SlotSource] = {
-            _check_name(name): _as_source(name, source) for name, source in sources.items()
+            _check_name(name): _as_source(name, source, mix_cap=self._cap) for name, source in sources.items()
         }
         self._weights = dict(weights) if isinstance(weights, Mapping) else weights
         self._seed = seed
@@ -140,7 +139,6 @@ class MultiOpenRewardSpec:
         self._rewards: dict[str, SourceReward] = {
             name: as_source_reward(source.reward) for name, source in self.sources.items()
         }
-        self._identity = uuid.uuid4().hex
         self._shape: BatchShape | None = None
         self._run_slots: int | None = None
         self._schedule: Schedule | None = None
@@ -302,20 +300,16 @@ class MultiOpenRewardSpec:
         if found:
             raise ConfigError(f"AsyncGRPOTrainer cannot train this mix: it has {'; '.join(found)}. Use GRPOTrainer.")
 
-        return AsyncSlots(
-            train_dataset=self.train_dataset,
-            environment_factory={
-                name: ScoredEnvironmentFactory(source.blueprint, self._rewards[name])
-                for name, source in sources.items()
-            },
-            reward_funcs=[],
+        return make_async_slots(
+            {name: source.blueprint for name, source in sources.items()},
+            self._rewards,
+            self.train_dataset,
+            identity=self._identity,
         )
 
     def close(self) -> None:
         """Close every session of this mix and wait for it."""
-        get_runtime().close_owned_by(
-            {source.identity for source in self.sources.values() if isinstance(source, ORSSource)}
-        )
+        get_runtime().close_owned_by({source.identity for source in self._ors_sources})
 
     # Inside
 
@@ -325,7 +319,12 @@ class MultiOpenRewardSpec:
 
     def _check_mix(self) -> None:
         """Everything that can be known without a server."""
-        counts: dict[str, tuple[object, int]] = {"seed": (self._seed, 0), "num_slots": (self._num_slots, 1)}
+        counts: dict[str, tuple[object, int]] = {
+            "seed": (self._seed, 0),
+            "num_slots": (self._num_slots, 1),
+            "max_sessions": (self._cap.max_sessions, 1),
+            "max_concurrent_calls": (self._cap.max_concurrent_calls, 1),
+        }
 
         for name, (value, least) in counts.items():
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
@@ -349,7 +348,11 @@ class MultiOpenRewardSpec:
 
     def _prepare(self) -> None:
         """Ask all sources for their tasks and tools, all at once; every source that fails is named."""
-        get_runtime().run(_prepare_all, [source for source in self.sources.values() if isinstance(source, ORSSource)])
+        prepare_sources(self._ors_sources)
+
+    @property
+    def _ors_sources(self) -> list[ORSSource]:
+        return [source for source in self.sources.values() if isinstance(source, ORSSource)]
 
     def _num_tasks(self) -> list[int]:
         return [
@@ -400,13 +403,27 @@ class MultiOpenRewardSpec:
 
     def _check_settings(self, args: Any) -> BatchShape:
         schedule = self._lay_out()
-
-        return check_settings(
+        shape = check_settings(
             args,
             reward_weights=self._reward_weights,
             num_slots=schedule.num_slots,
             prompts_per_batch=schedule.prompts_per_batch,
         )
+        self._check_max_sessions(schedule, shape)
+        return shape
+
+    def _check_max_sessions(self, schedule: Schedule, shape: BatchShape) -> None:
+        limits = {"the mix": self._cap.max_sessions}
+        num_rollouts = {"the mix": shape.rollouts_per_process}
+        most_slots = schedule.most_slots(len(self.sources), prompts_per_batch=shape.prompts_per_batch)
+
+        for source, num_slots in zip(self.sources.values(), most_slots, strict=True):
+            if isinstance(source, ORSSource):
+                holder = f"source {source.label!r}"
+                limits[holder] = source.max_sessions
+                num_rollouts[holder] = min(num_slots * shape.num_generations, shape.rollouts_per_process)
+
+        check_max_sessions(limits, num_rollouts)
 
     def _begin(self, args: Any, dataset: Any) -> None:
         shape = self._check_settings(args)
@@ -420,29 +437,18 @@ class MultiOpenRewardSpec:
         if dataset is not None and dataset is not self._dataset:
             check_rows(dataset, self.train_dataset)
 
+        socket_need = describe_socket_need(shape.rollouts_per_process)
+
+        if socket_need:
+            logger.warning("%s", socket_need)
+
+        if samples_groups_together(args):
+            check_prompts(find_random_prompts(self._ors_sources))
+
         for run in self._runs:
             run.order.restart(prompts_per_batch=shape.prompts_per_batch)
             run.max_completion_tokens = args.max_completion_length
-
-
-async def _prepare_all(sources: Sequence[ORSSource]) -> None:
-    errors: list[ConfigError | SourceError] = []
-
-    async def prepare(source: ORSSource) -> None:
-        try:
-            await source.prepare()
-        except (ConfigError, SourceError) as error:
-            errors.append(error)
-
-    async with anyio.create_task_group() as group:
-        for source in sources:
-            group.start_soon(prepare, source)
-
-    if len(errors) == 1:
-        raise errors[0]
-
-    if errors:
-        raise SourceError("\n".join([f"{len(errors)} sources cannot be used:", *(f"- {error}" for error in errors)]))
+            run.samples_groups_together = samples_groups_together(args)
 
 
 def _check_name(name: object) -> str:
@@ -455,15 +461,15 @@ def _check_name(name: object) -> str:
     return name
 
 
-def _as_source(name: str, source: Any) -> ORSSource | SlotSource:
+def _as_source(name: str, source: Any, *, mix_cap: Cap) -> ORSSource | SlotSource:
     if isinstance(source, ORSSource):
-        return source.named(name)
+        return source.named(name, mix_cap=mix_cap)
 
     if type(source).__name__ != "OpenRewardSpec":
         return SlotSource(name, source)
 
     try:
-        return ORSSource.from_openreward_spec(source).named(name)
+        return ORSSource.from_openreward_spec(source).named(name, mix_cap=mix_cap)
     except AttributeError as error:
         warnings.warn(
             f"source {name!r}: this version of TRL keeps the options of OpenRewardSpec elsewhere ({error}), so only "

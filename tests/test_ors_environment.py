@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from multiors.errors import RoutingError, SessionError
-from multiors.ors.environment import EnvironmentFactory, RolloutEnvironment
-from multiors.ors.runtime import get_runtime
+from multiors.ors.rollouts.environment import EnvironmentFactory, RolloutEnvironment
+from multiors.ors.rollouts.opening import take_or_open
+from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.source import ORSSource
 from multiors.records import Episode, StepRecord, UnscoredReason
 from tests.servers.launch import ServerHandle, serve
@@ -92,11 +93,10 @@ def test_a_second_reset_closes_the_first_session_and_forgets_its_episode(
 
 
 def test_a_session_costs_as_few_requests_as_the_sdk_allows(idle: ServerHandle, factory: EnvironmentFactory) -> None:
-    """An episode of one call is six requests besides the keepalive, none redirected: open, prompt, call, close."""
+    """An episode of one call is six requests, none redirected, if it is too short for the keepalive."""
     environment: Any = factory()
     environment.reset(task_index=0)
     environment.echo(text="oak")
-    idle.wait_until(lambda counts: "POST /ping" in counts.requests)
     environment._close()
 
     assert {
@@ -450,17 +450,11 @@ def test_an_image_alone_is_an_empty_output(zoo_server: ServerHandle) -> None:
         environment.reset(task_index=0)
         other.reset(task_index=0)
         # The session of `other` was closed, so its tool is called in a session opened by hand.
-        session = get_runtime().run(_open_like, other)
+        session = take_or_open(other._blueprint, 0).wait()
         reply = get_runtime().run(session.call, "look", {})
         get_runtime().close_now([session])
 
     assert ("", 1.0) == (reply.text, reply.reward)
-
-
-async def _open_like(environment: RolloutEnvironment) -> Any:
-    from multiors.ors.environment import _open
-
-    return await _open(environment._blueprint, 0)
 
 
 # -- letting go

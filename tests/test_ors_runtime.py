@@ -12,12 +12,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 
-from multiors.ors.environment import EnvironmentFactory
-from multiors.ors.runtime import get_runtime
+from multiors.ors.rollouts.environment import EnvironmentFactory
+from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.source import ORSSource
 from tests.servers.launch import Counts, ServerHandle, configured, serve
 from tests.servers.raw import serve_raw
@@ -153,7 +154,7 @@ def test_a_dropped_environment_closes_its_session(
     finally:
         gc.enable()
 
-    assert {"echo": 1} == idle.wait_until(lambda counts: not counts.active).deleted
+    assert {"echo": 1} == idle.wait_until(lambda counts: bool(counts.deleted)).deleted
 
 
 def test_a_session_that_cannot_be_closed_is_reported(caplog: pytest.LogCaptureFixture) -> None:
@@ -258,7 +259,8 @@ class Report(NamedTuple):
 def report(echo_server: ServerHandle, mixed_server: ServerHandle, factory: EnvironmentFactory) -> Report:
     """What came of each of `_CASES`, all forked from one interpreter before it opened anything."""
     get_runtime().close_now(list(get_runtime()._open))
-    sorting = ORSSource(mixed_server.url, env_name="sorting", discover_task_tools=False).environment_factory
+    blueprint = ORSSource(mixed_server.url, env_name="sorting", discover_task_tools=False).blueprint
+    sorting = EnvironmentFactory(replace(blueprint, timeouts=replace(blueprint.timeouts, keepalive_s=0.1)))
     echo_server.reset_counts()
     mixed_server.reset_counts()
     process = _start_script(_CASES, factory, sorting)
@@ -291,7 +293,7 @@ def test_synchronous_calls_work_inside_a_running_loop(report: Report) -> None:
 def test_a_forked_child_has_a_loop_of_its_own(report: Report) -> None:
     """After a fork the child plays, keeps its session alive and closes it; the parent's session stays open."""
     assert ["Sort 3 hidden numbers. sorting: not less", "oak"] == report.results["fork"]
-    assert 1 == report.sorting.requests["POST /ping"]
+    assert 1 <= report.sorting.requests["POST /ping"]
     assert {"sorting": 1} == report.sorting.opened == report.sorting.deleted
 
 

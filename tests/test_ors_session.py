@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from multiors.errors import ConfigError, SessionError, SourceError
 from multiors.numeric import parse_step_reward
-from multiors.ors.runtime import get_runtime
+from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.source import ORSSource
 from multiors.records import UnscoredReason
 from tests.servers.launch import ServerHandle, configured, serve

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from multiors.errors import ConfigError, SourceError
-from multiors.ors.runtime import get_runtime
+from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.source import ORSSource
 from tests.servers.launch import ServerHandle
 from tests.servers.raw import serve_raw
@@ -80,10 +80,10 @@ def test_a_wrong_argument_is_refused_at_construction(options: dict[str, Any], me
         ORSSource(URL, env_name="sorting", **options)
 
 
-@pytest.mark.parametrize("target", [None, 7, "", "  ", ["http://host"]])
+@pytest.mark.parametrize("target", [None, 7, "", "  ", [], ["http://host", 7]])
 def test_a_target_is_text(target: Any) -> None:
-    """A target that is no text is refused with both forms that exist."""
-    with pytest.raises(ConfigError, match=r"is no text\. Pass 'owner/name' or 'http://host:port'"):
+    """A target that is no text is refused with the forms that exist."""
+    with pytest.raises(ConfigError, match=r"is no text\. Pass 'owner/name', 'http://host:port', or a list of URLs"):
         ORSSource(target)
 
 
@@ -128,9 +128,9 @@ def test_every_option_of_trls_spec_is_read() -> None:
     counted = ORSSource.from_openreward_spec(OpenRewardSpec("owner/name", num_tasks=5))
 
     assert {
-        name: value for name, value in vars(ORSSource(URL, **options)).items() if name[1:] in {*options, "target"}
-    } == {name: value for name, value in vars(read).items() if name[1:] in {*options, "target"}}
-    assert ("owner/name", 5, False) == (counted._target, counted._num_tasks, counted._is_url)
+        name: value for name, value in vars(ORSSource(URL, **options)).items() if name[1:] in {*options, "targets"}
+    } == {name: value for name, value in vars(read).items() if name[1:] in {*options, "targets"}}
+    assert (("owner/name",), 5) == (counted._targets, counted._num_tasks)
 
 
 # -- fetching
@@ -159,7 +159,11 @@ def test_preparing_fetches_everything(echo_server: ServerHandle) -> None:
     source = ORSSource(echo_server.url)
     get_runtime().run(source.prepare)
     echo_server.reset_counts()
-    names = [tool.name for tool in source.tools], len(source.task_list.indices), source.blueprint.endpoint.environment
+    names = (
+        [tool.name for tool in source.tools],
+        len(source.task_list.indices),
+        source.blueprint.endpoints[0].environment,
+    )
 
     assert (["echo", "hint"], 8, "echo") == names
     assert {} == asked(echo_server)

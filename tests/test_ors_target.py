@@ -88,9 +88,9 @@ def test_variables_are_read_at_use(monkeypatch: pytest.MonkeyPatch) -> None:
     source = ORSSource("Eigent/SETA")
     monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
     monkeypatch.setenv("OPENREWARD_URL", "https://ors.example.org/")
-    first = source._resolve()
+    (first,) = source._resolve()
     monkeypatch.setenv("OPENREWARD_SESSION_URL", "http://127.0.0.1:4000")
-    second = source._resolve()
+    (second,) = source._resolve()
 
     assert ("https://sessions.ors.example.org", KEY) == (first.session_url, first.api_key)
     assert "http://127.0.0.1:4000" == second.session_url
@@ -234,7 +234,7 @@ def test_what_is_a_url_is_decided_as_trl_does() -> None:
 def test_a_key_is_in_no_text() -> None:
     """A source's key travels with its endpoint, and is in no representation of either."""
     source = ORSSource("http://127.0.0.1:8001", api_key=KEY, secrets={"HF_TOKEN": PASSWORD})
-    endpoint = source._resolve()
+    (endpoint,) = source._resolve()
     shown = " ".join(f"{each!r} {each}" for each in (source, source.named("seta"), endpoint))
 
     assert KEY == endpoint.api_key

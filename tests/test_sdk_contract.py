@@ -1,7 +1,7 @@
 """What the ors room leans on in the openreward SDK beyond its documented surface, and why `/call` is ours.
 
 A failure here says what changed upstream and which file of ours has to follow. The three faults come last: each fails
-with the words "delete ours" once the SDK is right, because then `multiors/ors/calls.py` has lost its reason.
+with the words "delete ours" once the SDK is right, because then `multiors/ors/sessions/calls.py` has lost its reason.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import pytest
 from httpx_sse import EventSource, ServerSentEvent, SSEError
 from openreward import OpenReward
 from openreward._version import USER_AGENT
-from openreward.api._session import http, ping, session
+from openreward.api._session import http, ping
 from openreward.api._session.http import AuthenticationError, request_retryable, set_retry_policy
-from openreward.api._session.ping import ping_thread
 from openreward.api.environments.client import (
     AsyncEnvironment,
     AsyncEnvironmentsAPI,
@@ -64,6 +63,12 @@ async def opened(server: ServerHandle, environment: str, kind: type[AsyncSession
             ["client", "method", "path", "expect_json", "token", "json", "sid", "deployment"],
             "discovery.py and session.py send plain requests with it",
         ),
+        (
+            http._do_request,
+            ["client", "method", "path", "expect_json", "token", "json", "sid", "deployment", "extra_headers"],
+            "session.py creates environments and pings with it, because it sends a request once",
+        ),
+        (ping.ErrorResponse, ["type", "message"], "session.py declares a session dead with it"),
         (set_retry_policy, ["client", "policy"], "runtime.py marks its clients with it"),
         (
             AsyncEnvironment,
@@ -89,19 +94,23 @@ def test_functions_take_the_arguments_that_are_passed(function: Any, names: list
         ("_pre_delete", "overridden, so that a session that cannot be closed is reported"),
         ("_env_path", "calls go to the environment's own path"),
         ("_mark_dead", "the keepalive's verdict"),
+        ("_post_create", "overridden, so that an environment is created at most once"),
+        ("_run_ping", "overridden, so that a session is pinged after a silence and on our loop"),
         ("__aenter__", "opens"),
         ("__aexit__", "closes"),
         ("get_prompt", "reads the prompt"),
     ],
 )
 def test_sessions_have_the_methods_that_are_used(name: str, user: str) -> None:
-    """`multiors.ors.session._Session` uses or overrides these methods of the SDK's session."""
-    assert callable(getattr(AsyncSession, name, None)), f"AsyncSession.{name} is gone ({user}): see ors/session.py"
+    """`multiors.ors.sessions.session._Session` uses or overrides these methods of the SDK's session."""
+    assert callable(getattr(AsyncSession, name, None)), (
+        f"AsyncSession.{name} is gone ({user}): see ors/sessions/session.py"
+    )
 
 
 def test_the_private_modules_hold_what_is_imported() -> None:
     """The errors and values that we take from private modules are what the code takes them for."""
-    assert USER_AGENT.startswith("openreward"), "USER_AGENT is sent with every call: see ors/session.py"
+    assert USER_AGENT.startswith("openreward"), "USER_AGENT is sent with every call: see ors/sessions/session.py"
     assert not issubclass(AuthenticationError, OpenRewardError), (
         "one except clause less in environment.py, discovery.py"
     )
@@ -111,15 +120,8 @@ def test_the_private_modules_hold_what_is_imported() -> None:
 
 
 def test_a_library_can_close_before_worker_threads_end() -> None:
-    """Python still has `threading._register_atexit`, in which ors/runtime.py closes sessions at exit."""
+    """Python still has `threading._register_atexit`, in which ors/sessions/runtime.py closes sessions at exit."""
     assert callable(getattr(threading, "_register_atexit", None)), "threading._register_atexit is gone"
-
-
-def test_the_keepalive_thread_can_be_started_afresh() -> None:
-    """A forked child resets the SDK's one keepalive object in place, so the SDK's modules must share it."""
-    assert session.ping_thread is ping.ping_thread is ping_thread, "ors/runtime.py resets another object than is used"
-    assert ["self"] == list(inspect.signature(type(ping_thread).__init__).parameters)
-    assert {"_loop", "_thread", "_client"} <= vars(type(ping_thread)()).keys()
 
 
 # -- behaviour that is built on
@@ -141,7 +143,7 @@ async def test_a_handle_is_made_without_a_request(echo_server: ServerHandle) -> 
 
 @pytest.mark.anyio
 async def test_a_session_has_the_attributes_that_are_read(echo_server: ServerHandle) -> None:
-    """Id, client, deployment, key, address and the time limit of creation are where `ors/session.py` reads them."""
+    """Id, client, deployment, key, address and the time limit of creation are where `session.py` reads them."""
     async with opened(echo_server, "echo") as sdk_session:
         blocks = await sdk_session.get_prompt()
         names = [
@@ -227,13 +229,15 @@ def test_a_server_names_a_call_before_it_answers(echo_server: ServerHandle) -> N
         client.post("/delete")
 
     assert ["event: task_id", "event: end"] == [line for line in first.splitlines() if line.startswith("event")]
-    assert first == again, "a resumed call is replayed whole: see ors/calls.py"
-    assert "event: error\r\ndata: unknown task_id" in unknown, "ors/calls.py tells a forgotten call by these words"
+    assert first == again, "a resumed call is replayed whole: see ors/sessions/calls.py"
+    assert "event: error\r\ndata: unknown task_id" in unknown, (
+        "ors/sessions/calls.py tells a forgotten call by these words"
+    )
 
 
 @pytest.mark.anyio
 async def test_httpx_sse_reads_headers_and_text_and_nothing_else() -> None:
-    """`ors/calls.py` gives httpx-sse an object with two attributes; it keeps spaces and splits at line ends only."""
+    """`calls.py` gives httpx-sse an object with two attributes; it keeps spaces and splits at line ends only."""
 
     class Response:
         def __init__(self, content_type: str) -> None:
@@ -250,7 +254,9 @@ async def test_httpx_sse_reads_headers_and_text_and_nothing_else() -> None:
     with pytest.raises(SSEError, match="text/event-stream"):
         await anext(read("application/json"))
 
-    assert [("chunk", "  two \u2028\x85\x0b"), ("end", "")] == events, "see _Response and _Texts in ors/calls.py"
+    assert [("chunk", "  two \u2028\x85\x0b"), ("end", "")] == events, (
+        "see _Response and _Texts in ors/sessions/calls.py"
+    )
 
 
 # -- the faults that make us own /call

@@ -34,7 +34,7 @@ def test_slots_for_steps_are_enough_and_not_a_batch_more(
     prompts: int, accumulation: int, micro: int, steps: int
 ) -> None:
     """The slots counted for a run give at least its steps, and one generation batch less would not."""
-    shape = BatchShape(prompts, accumulation, micro)
+    shape = BatchShape(prompts, 4, prompts * 4, accumulation, micro)
     slots = shape.count_slots(steps)
 
     assert 0 == slots % prompts
@@ -46,14 +46,14 @@ def test_batches_are_measured_as_trl_samples_them(tmp_path: Path) -> None:
     """A generation batch of 4 rows x 2 accumulation steps in groups of 2 holds 4 prompts."""
     config = make_config(tmp_path, gradient_accumulation_steps=2, num_iterations=3)
 
-    assert BatchShape(4, 2, 6) == measure_batches(config)
+    assert BatchShape(4, 2, 8, 2, 6) == measure_batches(config)
 
 
 def test_completed_fields_pass_the_check(tmp_path: Path) -> None:
     """What `complete_fields` returns is what `check_settings` accepts, weights included."""
     config = make_config(tmp_path, **complete_fields({"max_steps": 4}, UNEVEN))
 
-    assert BatchShape(2, 1, 1) == check(config, weights=UNEVEN, num_slots=8, planned=2)
+    assert BatchShape(2, 2, 4, 1, 1) == check(config, weights=UNEVEN, num_slots=8, planned=2)
 
 
 def test_a_users_fields_are_kept(tmp_path: Path) -> None:

@@ -51,6 +51,14 @@ class Schedule:
         """Generation batches. None: the schedule has no batches."""
         return None if self.prompts_per_batch is None else self.num_slots // self.prompts_per_batch
 
+    def most_slots(self, num_sources: int, *, prompts_per_batch: int) -> list[int]:
+        """The most slots that each source has in one batch of this size; an incomplete last batch counts as one."""
+        batch = np.arange(self.num_slots) // prompts_per_batch
+        num_batches = -(-self.num_slots // prompts_per_batch)
+        counts = np.bincount(batch * num_sources + self.source_index, minlength=num_batches * num_sources)
+        most: list[int] = counts.reshape(num_batches, num_sources).max(axis=0).tolist()
+        return most
+
 
 def build_schedule(
     shares: Sequence[float],

@@ -21,16 +21,18 @@ from openreward.api.environments.client import matrix_sid_provider
 from openreward.api.errors import OpenRewardError
 
 from multiors.errors import SessionError, SourceError
-from multiors.ors.runtime import Runtime
-from multiors.ors.session import sdk_environment
+from multiors.ors.sessions.runtime import Runtime
+from multiors.ors.sessions.session import sdk_environment
 from multiors.ors.target import Endpoint
 from multiors.ors.text import one_line, redact
 
 __all__ = [
     "MAX_CONCURRENT_REQUESTS",
+    "ServerAway",
     "TaskList",
     "fetch_tasks",
     "find_environment",
+    "find_replicas",
     "requests",
     "translate_errors",
     "unwrap_single_error",
@@ -56,6 +58,10 @@ class TaskList:
     """JSON text of each task specification. None: only their number was asked for."""
 
 
+class ServerAway(SourceError):
+    """A server that did not answer; an equal one may."""
+
+
 @contextmanager
 def translate_errors(
     label: str, endpoint: Endpoint, timeout_s: float, *, secrets: Sequence[str] = ()
@@ -75,7 +81,7 @@ def translate_errors(
     except SourceError:
         raise
     except TimeoutError:
-        raise SourceError(
+        raise ServerAway(
             f"{at} did not answer within {timeout_s:g} s. Check that it is up and not overloaded."
         ) from None
     except AuthenticationError:
@@ -86,7 +92,7 @@ def translate_errors(
     except aiohttp.ClientResponseError as error:
         raise SourceError(f"{at} answered HTTP {error.status}: {show(error.message)}.") from None
     except (aiohttp.ClientError, OpenRewardError, OSError, SessionError) as error:
-        raise SourceError(f"{at} cannot be used: {show(str(error))}. Check the address and that it is up.") from None
+        raise ServerAway(f"{at} cannot be used: {show(str(error))}. Check the address and that it is up.") from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise SourceError(f"{at} does not speak ORS: {type(error).__name__}: {show(str(error))}.") from None
 
@@ -147,6 +153,61 @@ async def find_environment(runtime: Runtime, endpoint: Endpoint, *, label: str, 
         )
 
     return replace(endpoint, environment=endpoint.environment or names[0])
+
+
+async def find_replicas(
+    runtime: Runtime, endpoints: Sequence[Endpoint], *, label: str, split: str, timeout_s: float
+) -> tuple[Endpoint, ...]:
+    """The endpoints of equal servers with their environment settled, those that answer first.
+
+    Servers that do not answer are left out until they do.
+
+    Raises:
+        SourceError: No server answers, one has another environment, or their task counts differ.
+    """
+    found: dict[Endpoint, Endpoint] = {}
+    num_tasks: dict[str, int] = {}
+    away: dict[Endpoint, ServerAway] = {}
+
+    async def ask(endpoint: Endpoint) -> None:
+        try:
+            found[endpoint] = await find_environment(runtime, endpoint, label=label, timeout_s=timeout_s)
+            if len(endpoints) > 1:
+                tasks = await fetch_tasks(
+                    runtime,
+                    found[endpoint],
+                    label=label,
+                    split=split,
+                    num_tasks=None,
+                    indices=None,
+                    include_metadata=False,
+                    timeout_s=timeout_s,
+                )
+                num_tasks[endpoint.session_url] = len(tasks.indices)
+        except ServerAway as error:
+            away[endpoint] = error
+
+    with unwrap_single_error():
+        async with anyio.create_task_group() as group:
+            for endpoint in endpoints:
+                group.start_soon(ask, endpoint)
+
+    live = [endpoint for endpoint in endpoints if endpoint not in away]
+
+    if not live:
+        raise away[endpoints[0]]
+
+    if len(set(num_tasks.values())) > 1 or len({found[endpoint].environment for endpoint in live}) > 1:
+        raise SourceError(
+            f"source {label!r}: its servers are not equal: they have {num_tasks} tasks in split {split!r}. A list of "
+            f"targets names copies of one server; make different servers sources of their own."
+        )
+
+    for endpoint in away:
+        runtime.servers.leave_out(endpoint, label=label)
+
+    settled = [replace(endpoint, environment=found[live[0]].environment) for endpoint in (*live, *away)]
+    return tuple(settled)
 
 
 async def _list_environments(request: _Request) -> list[str] | None:

@@ -14,8 +14,8 @@ import anyio
 
 from multiors.errors import SourceError
 from multiors.ors.discovery import MAX_CONCURRENT_REQUESTS, requests, translate_errors, unwrap_single_error
-from multiors.ors.runtime import Runtime
-from multiors.ors.session import Secrets, SessionTimeouts, open_probe, secret_values
+from multiors.ors.sessions.runtime import Runtime
+from multiors.ors.sessions.session import Secrets, SessionTimeouts, open_probe, secret_values
 from multiors.ors.target import Endpoint
 from multiors.ors.text import one_line
 

@@ -7,21 +7,23 @@ the tools, each once and cached. Holds `weight` and `reward` for the mix without
 from __future__ import annotations
 
 import copy
-import json
 import threading
 import uuid
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.to_thread
 
 from multiors.errors import ConfigError, SourceError
-from multiors.ors.discovery import TaskList, fetch_tasks, find_environment
-from multiors.ors.environment import Blueprint, EnvironmentFactory
+from multiors.ors.discovery import TaskList, fetch_tasks, find_replicas, translate_errors
 from multiors.ors.probing import fetch_tools
-from multiors.ors.runtime import get_runtime
-from multiors.ors.session import Secrets, SessionTimeouts, pair_secrets
+from multiors.ors.rollouts.blueprint import Blueprint
+from multiors.ors.rollouts.environment import EnvironmentFactory
+from multiors.ors.rollouts.opening import has_random_prompt
+from multiors.ors.rows import fold_into_columns, last_rewards
+from multiors.ors.sessions.limits import DEFAULT_MAX_CONCURRENT_CALLS, Cap
+from multiors.ors.sessions.runtime import get_runtime
+from multiors.ors.sessions.session import Secrets, SessionTimeouts, pair_secrets, secret_values
 from multiors.ors.target import Endpoint, is_url, resolve_endpoint, show_target
 from multiors.ors.tools import BoundTool, bind_tools, describe_tools, render_tools
 
@@ -32,14 +34,6 @@ __all__ = ["ORSSource"]
 
 T = TypeVar("T")
 
-# Columns that TRL or this library takes for its own; a task's key of this name cannot become a column (TRL 1.16).
-_RESERVED_COLUMNS = frozenset(
-    {
-        "completion", "completion_ids", "completions", "environment", "environments", "image", "images", "log_extra",
-        "log_metric", "prompt", "prompts", "self", "slot", "task", "task_index", "task_spec", "trainer_state",
-    }
-)  # fmt: skip
-
 
 class ORSSource:
     """One ORS environment.
@@ -48,7 +42,8 @@ class ORSSource:
     mix needs. Construction sends no request.
 
     Args:
-        target: A catalogue name ("owner/name") or the URL of an ORS server, taken as written.
+        target: A catalogue name ("owner/name") or the URL of an ORS server, taken as written. A list of URLs names
+            equal servers: each session goes to the least loaded one that answers.
         num_tasks: At most so many tasks, from the first. None: all.
         split: Which split's tasks to draw.
         indices: Exactly these task indices, in this order; not together with `num_tasks`.
@@ -64,6 +59,8 @@ class ORSSource:
         session_url: Session address of a platform whose hosts follow no rule. None: derived, or OPENREWARD_SESSION_URL.
         open_timeout_s: Seconds for opening a session, and for each thing asked before training.
         call_timeout_s: Seconds for one tool call.
+        max_sessions: Sessions open at once, per process; not fewer than the rollouts of a batch. None: no limit.
+        max_concurrent_calls: Tool calls and openings under way at once, per process.
 
     Raises:
         ConfigError: An argument is wrong.
@@ -76,7 +73,7 @@ class ORSSource:
 
     def __init__(
         self,
-        target: str,
+        target: str | Sequence[str],
         *,
         num_tasks: int | None = None,
         split: str = "train",
@@ -93,12 +90,13 @@ class ORSSource:
         session_url: str | None = None,
         open_timeout_s: float = 600.0,
         call_timeout_s: float = 600.0,
+        max_sessions: int | None = None,
+        max_concurrent_calls: int = DEFAULT_MAX_CONCURRENT_CALLS,
     ) -> None:
-        self.label = env_name or show_target(str(target))
+        self._targets = self._check_targets(target, env_name)
+        self.label = env_name or show_target(self._targets[0])
         self.weight = weight
         self.reward = reward
-        self._target = target
-        self._is_url = is_url(str(target))
         self._num_tasks = num_tasks
         self._split = split
         self._indices = None if indices is None else list(indices)
@@ -111,6 +109,9 @@ class ORSSource:
         self._variant = variant
         self._session_url = session_url
         self._timeouts = SessionTimeouts(open_s=open_timeout_s, call_s=call_timeout_s)
+        self.max_sessions = max_sessions
+        self._max_concurrent_calls = max_concurrent_calls
+        self._mix_cap: Cap | None = None
         self._check_arguments()
         self._forget()
 
@@ -136,12 +137,14 @@ class ORSSource:
 
     def __repr__(self) -> str:
         name = "" if self._env_name is None else f", env_name={self._env_name!r}"
-        return f"ORSSource({show_target(self._target)!r}{name})"
+        targets = [show_target(target) for target in self._targets]
+        return f"ORSSource({(targets[0] if len(targets) == 1 else targets)!r}{name})"
 
-    def named(self, label: str) -> ORSSource:
-        """A copy under another name, with a class and sessions of its own."""
+    def named(self, label: str, *, mix_cap: Cap | None = None) -> ORSSource:
+        """A copy under another name, with a class and sessions of its own, and within the cap of a mix."""
         twin = copy.copy(self)
         twin.label = label
+        twin._mix_cap = mix_cap
         twin._forget()
         return twin
 
@@ -155,7 +158,7 @@ class ORSSource:
         are left out of the columns; then a warning says so and the column `task` holds each task as JSON text.
         """
         tasks = self.task_list
-        return self._cached("dataset", lambda: _fold_into_columns(tasks, self.label))
+        return self._cached("dataset", lambda: fold_into_columns(tasks, self.label))
 
     @property
     def environment_factory(self) -> EnvironmentFactory:
@@ -202,17 +205,24 @@ class ORSSource:
     def blueprint(self) -> Blueprint:
         """What opens sessions of this source, here or in a process it is pickled to."""
         tools = self.tools
-        endpoint = self._cached("endpoint", self._resolve)
+        endpoints = self._cached("endpoints", self._resolve)
+        own_cap = Cap(
+            self.identity,
+            f"source {self.label!r}",
+            max_sessions=self.max_sessions,
+            max_concurrent_calls=self._max_concurrent_calls,
+        )
         return self._cached(
             "blueprint",
             lambda: Blueprint(
                 label=self.label,
                 identity=self.identity,
-                endpoint=endpoint,
+                endpoints=endpoints,
                 split=self._split,
                 tools=tools,
                 timeouts=self._timeouts,
-                secrets=pair_secrets(self._secrets, endpoint, self.label),
+                caps=(own_cap,) if self._mix_cap is None else (own_cap, self._mix_cap),
+                secrets=pair_secrets(self._secrets, endpoints[0], self.label),
             ),
         )
 
@@ -228,7 +238,7 @@ class ORSSource:
     async def fetch_tasks(self) -> TaskList:
         """Fetch the task list, unless it was."""
         if "tasks" not in self._cache:
-            endpoint = await self._find_environment()
+            endpoint = (await self._find_endpoints())[0]
             self._cache["tasks"] = await fetch_tasks(
                 get_runtime(),
                 endpoint,
@@ -246,7 +256,7 @@ class ORSSource:
     async def fetch_tools(self) -> tuple[BoundTool, ...]:
         """Fetch and bind the tools, unless they were; a tool that transformers cannot render fails here."""
         if "tools" not in self._cache:
-            endpoint = await self._find_environment()
+            endpoint = (await self._find_endpoints())[0]
             specs = await fetch_tools(
                 get_runtime(),
                 endpoint,
@@ -270,23 +280,34 @@ class ORSSource:
 
         return tools
 
-    async def _find_environment(self) -> Endpoint:
-        if "endpoint" not in self._cache:
-            self._cache["endpoint"] = await find_environment(
-                get_runtime(), self._resolve(), label=self.label, timeout_s=self._timeouts.open_s
+    async def has_random_prompt(self) -> bool:
+        """Whether two sessions of its first task give different prompts. Runs on the runtime's loop."""
+        tasks, endpoints = await self.fetch_tasks(), await self._find_endpoints()
+        await self.fetch_tools()
+
+        with translate_errors(self.label, endpoints[0], self._timeouts.open_s, secrets=secret_values(self._secrets)):
+            return await has_random_prompt(self.blueprint, tasks.indices[0])
+
+    async def _find_endpoints(self) -> tuple[Endpoint, ...]:
+        if "endpoints" not in self._cache:
+            self._cache["endpoints"] = await find_replicas(
+                get_runtime(), self._resolve(), label=self.label, split=self._split, timeout_s=self._timeouts.open_s
             )
 
-        endpoint: Endpoint = self._cache["endpoint"]
-        return endpoint
+        endpoints: tuple[Endpoint, ...] = self._cache["endpoints"]
+        return endpoints
 
-    def _resolve(self) -> Endpoint:
-        return resolve_endpoint(
-            self._target,
-            label=self.label,
-            env_name=self._env_name,
-            variant=self._variant,
-            api_key=self._api_key,
-            session_url=self._session_url,
+    def _resolve(self) -> tuple[Endpoint, ...]:
+        return tuple(
+            resolve_endpoint(
+                target,
+                label=self.label,
+                env_name=self._env_name,
+                variant=self._variant,
+                api_key=self._api_key,
+                session_url=self._session_url,
+            )
+            for target in self._targets
         )
 
     def _probe_indices(self) -> list[int]:
@@ -309,12 +330,26 @@ class ORSSource:
         self._cache: dict[str, Any] = {}
         self._lock = threading.RLock()
 
-    def _check_arguments(self) -> None:
-        target: object = self._target
-        if not isinstance(target, str) or not target.strip():
+    @staticmethod
+    def _check_targets(target: object, env_name: str | None) -> tuple[str, ...]:
+        targets = [target] if isinstance(target, str) else target
+        label = env_name or show_target(str(target))
+
+        if not isinstance(targets, Sequence) or not targets or not all(_is_text(each) for each in targets):
             raise ConfigError(
-                f"source {self.label!r}: target={self._target!r} is no text. Pass 'owner/name' or 'http://host:port'."
+                f"source {label!r}: target={target!r} is no text. Pass 'owner/name', 'http://host:port', or a list of "
+                f"URLs of equal servers."
             )
+
+        if len(targets) > 1 and (len(set(targets)) < len(targets) or not all(is_url(each) for each in targets)):
+            raise ConfigError(
+                f"source {label!r}: {[show_target(each) for each in targets]!r} names equal servers, so each is a URL "
+                f"and stands there once."
+            )
+
+        return tuple(targets)
+
+    def _check_arguments(self) -> None:
         if self._num_tasks is not None and self._indices is not None:
             raise ConfigError(
                 f"source {self.label!r}: num_tasks={self._num_tasks} and indices=... were both given. Pass one of them."
@@ -327,6 +362,9 @@ class ORSSource:
             self._check_count("indices", index, minimum=0)
         if self._task_tools_discovery_index is not None:
             self._check_count("task_tools_discovery_index", self._task_tools_discovery_index, minimum=0)
+        if self.max_sessions is not None:
+            self._check_count("max_sessions", self.max_sessions, minimum=1)
+        self._check_count("max_concurrent_calls", self._max_concurrent_calls, minimum=1)
         timeouts: dict[str, object] = {
             "open_timeout_s": self._timeouts.open_s,
             "call_timeout_s": self._timeouts.call_s,
@@ -342,56 +380,5 @@ class ORSSource:
             )
 
 
-def last_rewards(environments: Sequence[Any], **_: Any) -> list[float | None]:
-    """The last reward of each rollout, None where nothing scored it; the rollouts' sessions end here."""
-    for environment in environments:
-        environment._release()
-
-    return [environment.reward for environment in environments]
-
-
-def _fold_into_columns(tasks: TaskList, label: str) -> Dataset:
-    from datasets import Dataset
-
-    num_rows = len(tasks.indices)
-    rows: dict[str, list[Any]] = {
-        "prompt": [[{"role": "user", "content": ""}] for _ in range(num_rows)],
-        "task_index": list(tasks.indices),
-    }
-
-    if tasks.specs is None:
-        return Dataset.from_dict(rows)
-
-    specs = [json.loads(spec) for spec in tasks.specs]
-    keys = sorted({key for spec in specs if isinstance(spec, Mapping) for key in spec})
-    left_out = []
-
-    for key in keys:
-        values = [spec.get(key) if isinstance(spec, Mapping) else None for spec in specs]
-        if key in _RESERVED_COLUMNS or not _survives_arrow([key]) or not _survives_arrow(values):
-            left_out.append(key)
-        else:
-            rows[key] = values
-
-    if left_out or not all(isinstance(spec, Mapping) for spec in specs):
-        rows["task"] = list(tasks.specs)
-        what = f"the task keys {left_out}" if left_out else "tasks that are no objects"
-        warnings.warn(
-            f"source {label!r}: {what} cannot be columns (TRL uses the name, or Arrow would change the values). "
-            f"The column 'task' holds each task as JSON text instead.",
-            stacklevel=2,
-        )
-
-    return Dataset.from_dict(rows)
-
-
-def _survives_arrow(values: list[Any]) -> bool:
-    """Whether Arrow gives back exactly what it was given: it pads nested objects and refuses mixed types."""
-    import pyarrow as pa
-
-    try:
-        restored = pa.array(values).to_pylist()
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError):
-        return False
-
-    return json.dumps(restored) == json.dumps(values)
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())

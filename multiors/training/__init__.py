@@ -1,7 +1,8 @@
 """What touches TRL's trainer: reward columns, settings, callback, and the classes of the union and async modes.
 
 The files read in the order of use: `settings` (before the trainer is built), `order`, `readers`, `table` and `columns`
-(in every step), `scored` and `union` (other trainers and modes), `slots` (specs of others), `callback` (begin and end).
+(in every step), `concurrent` (the trainer whose environments answer at once), `scored`, `lookahead` and `union` (other
+trainers and modes), `slots` (specs of others), `callback` (begin and end).
 How a share or a reward is decided is not known here.
 """
 
@@ -9,14 +10,17 @@ from __future__ import annotations
 
 from multiors.training.columns import RewardColumns, RunState, make_columns
 from multiors.training.readers import EpisodeReader, SourceReader
-from multiors.training.scored import ScoredEnvironmentFactory
+from multiors.training.scored import AsyncSlots, make_async_slots
 from multiors.training.settings import (
     BatchShape,
+    check_max_sessions,
+    check_prompts,
     check_rows,
     check_settings,
     complete_fields,
     find_cancelled_weights,
     measure_batches,
+    samples_groups_together,
 )
 from multiors.training.slots import SlotSource
 from multiors.training.table import TABLE_COLUMNS
@@ -24,19 +28,23 @@ from multiors.training.union import UnionEnvironmentFactory, merge_tools
 
 __all__ = [
     "TABLE_COLUMNS",
+    "AsyncSlots",
     "BatchShape",
     "EpisodeReader",
     "RewardColumns",
     "RunState",
-    "ScoredEnvironmentFactory",
     "SlotSource",
     "SourceReader",
     "UnionEnvironmentFactory",
+    "check_max_sessions",
+    "check_prompts",
     "check_rows",
     "check_settings",
     "complete_fields",
     "find_cancelled_weights",
+    "make_async_slots",
     "make_columns",
     "measure_batches",
     "merge_tools",
+    "samples_groups_together",
 ]

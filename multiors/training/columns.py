@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from multiors.errors import RewardError, RoutingError
@@ -50,6 +51,9 @@ class RunState:
     table: TableColumns = field(default_factory=TableColumns)
     max_completion_tokens: int | None = None
     """The trainer's budget for a rollout. None: not known."""
+
+    samples_groups_together: bool = False
+    """Whether the trainer samples a whole group from the prompt of its first rollout."""
 
 
 @dataclass(slots=True)
@@ -124,6 +128,7 @@ class RewardColumn:
 
         if self._is_first:
             self._watch_order(arguments)
+            self._check_prompts(names, arguments)
             self._log_batch(names, arguments)
 
         rows = [row for row, name in enumerate(names) if name == self.__name__]
@@ -229,6 +234,22 @@ class RewardColumn:
 
         if slots and None not in slots and state is not None and _is_training(arguments):
             self._run.order.check(slots, is_first_process=state.is_world_process_zero, global_step=state.global_step)
+
+    def _check_prompts(self, names: Sequence[str], arguments: Mapping[str, Any]) -> None:
+        """Completions that were sampled from another rollout's prompt must not be trained on."""
+        if not self._run.samples_groups_together:
+            return
+
+        rows = list(zip(arguments.get("slot") or [], arguments.get("prompts") or [], strict=False))
+        strange = [row for row, (left, right) in enumerate(pairwise(rows)) if left[0] == right[0] and left != right]
+
+        if strange:
+            raise RoutingError(
+                f"source {names[strange[0]]!r}: the rollouts of one group were given different prompts, and vLLM's "
+                f"server mode samples all of them from the first. If a session did not open, use "
+                f"ConcurrentGRPOTrainer, which gives its rollout the prompt of the group; if the environment's prompt "
+                f"is random, use vllm_mode='colocate'."
+            )
 
     def _log_batch(self, names: Sequence[str], arguments: Mapping[str, Any]) -> None:
         if arguments.get("environment") is None:

@@ -7,19 +7,33 @@ environments of the two trainers are of different classes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from multiors.ors.environment import Blueprint, RolloutEnvironment, make_environment_class
+from multiors.ors.rollouts.blueprint import Blueprint
+from multiors.ors.rollouts.environment import RolloutEnvironment, make_environment_class
 from multiors.rewards import SourceReward, compose, decide_outcome
+from multiors.training.lookahead import Lookahead
 
-__all__ = ["ScoredEnvironment", "ScoredEnvironmentFactory"]
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+__all__ = ["AsyncSlots", "ScoredEnvironment", "ScoredEnvironmentFactory", "make_async_slots"]
 
 
 class ScoredEnvironment(RolloutEnvironment):
     """A rollout's environment whose reward TRL asks it for."""
 
     _reward_rule: ClassVar[SourceReward]
+    _lookahead: ClassVar[Lookahead]
+
+    def reset(self, *, slot: int | None = None, **columns: Any) -> str:
+        """As of any rollout's environment; what the schedule plays next opens in the background meanwhile."""
+        if slot is not None:
+            self._lookahead.begin(slot)
+
+        return super().reset(**columns)
 
     def get_reward(self) -> float | None:
         """The rollout's reward, None where it is unscored; its session ends here."""
@@ -42,7 +56,46 @@ class ScoredEnvironmentFactory:
 
     blueprint: Blueprint
     reward: SourceReward
+    lookahead: Lookahead
 
     def __call__(self) -> RolloutEnvironment:
         """A fresh environment, always of the same class in one process."""
-        return make_environment_class(self.blueprint, ScoredEnvironment, _reward_rule=self.reward)()
+        return make_environment_class(
+            self.blueprint, ScoredEnvironment, _reward_rule=self.reward, _lookahead=self.lookahead
+        )()
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncSlots:
+    """The slots for `AsyncGRPOTrainer`, whose rollouts are scored in another process."""
+
+    train_dataset: Dataset
+    environment_factory: dict[str, ScoredEnvironmentFactory]
+    """Environments with `get_reward()`; picklable."""
+
+    reward_funcs: list[Callable[..., Any]]
+    """Empty: a column beside `get_reward()` would count every reward twice."""
+
+
+def make_async_slots(
+    blueprints: Mapping[str, Blueprint], rewards: Mapping[str, SourceReward], dataset: Dataset, *, identity: str
+) -> AsyncSlots:
+    """The slots of a mix for `AsyncGRPOTrainer`.
+
+    Args:
+        blueprints: Of the sources, by name.
+        rewards: How their rollouts become rewards, by name.
+        dataset: The schedule as rows.
+        identity: Of the mix.
+    """
+    index_by_source = {name: index for index, name in enumerate(blueprints)}
+    lookahead = Lookahead(
+        identity,
+        blueprints=tuple(blueprints.values()),
+        sources=[index_by_source[name] for name in dataset["environment"]],
+        task_indices=list(dataset["task_index"]),
+    )
+    factories = {
+        name: ScoredEnvironmentFactory(blueprint, rewards[name], lookahead) for name, blueprint in blueprints.items()
+    }
+    return AsyncSlots(train_dataset=dataset, environment_factory=factories, reward_funcs=[])

@@ -13,7 +13,17 @@ from typing import Any
 
 from multiors.errors import ConfigError, RoutingError
 
-__all__ = ["BatchShape", "check_rows", "check_settings", "complete_fields", "find_cancelled_weights", "measure_batches"]
+__all__ = [
+    "BatchShape",
+    "check_max_sessions",
+    "check_prompts",
+    "check_rows",
+    "check_settings",
+    "complete_fields",
+    "find_cancelled_weights",
+    "measure_batches",
+    "samples_groups_together",
+]
 
 _FIXED = {
     "shuffle_dataset": (False, "the order of the rows is the schedule"),
@@ -29,6 +39,12 @@ class BatchShape:
 
     prompts_per_batch: int
     """Slots in one generation batch, over all processes."""
+
+    num_generations: int
+    """Rollouts of one slot."""
+
+    rollouts_per_process: int
+    """Rollouts of a generation batch that one process plays, all at once."""
 
     gradient_accumulation_steps: int
     micro_batches_per_generation: int
@@ -50,6 +66,8 @@ def measure_batches(args: Any) -> BatchShape:
     """The batch arithmetic of a `GRPOConfig` on this world size (TRL 1.16, GRPOTrainer._get_train_sampler)."""
     return BatchShape(
         prompts_per_batch=args.generation_batch_size // args.num_generations,
+        num_generations=args.num_generations,
+        rollouts_per_process=args.per_device_train_batch_size * args.steps_per_generation,
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         micro_batches_per_generation=args.steps_per_generation * args.num_iterations,
     )
@@ -200,6 +218,54 @@ def check_settings(
         )
 
     return shape
+
+
+def check_max_sessions(limits: Mapping[str, int | None], num_rollouts: Mapping[str, int]) -> None:
+    """Check that the rollouts of a batch, whose sessions are open together, do not wait for each other.
+
+    Args:
+        limits: Sessions that may be open at once in a process, by whose limit it is: "the mix", "source 'sort'".
+        num_rollouts: The most rollouts of a batch on one process, by the same names.
+
+    Raises:
+        ConfigError: A limit is too low.
+    """
+    problems = [
+        f"{holder}: max_sessions={limit}, and a batch has up to {num_rollouts[holder]} of its rollouts on one process, "
+        f"whose sessions are open together; the last would wait for the first until its time is over. Raise it to "
+        f"{num_rollouts[holder]}, or use a smaller batch."
+        for holder, limit in limits.items()
+        if limit is not None and limit < num_rollouts[holder]
+    ]
+
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def samples_groups_together(args: Any) -> bool:
+    """Whether a group's completions are all sampled from the prompt of its first rollout.
+
+    Source: TRL 1.16, `generation/vllm_generation.py`: in server mode every `num_generations`-th prompt is sent.
+    """
+    return bool(args.use_vllm and args.vllm_mode == "server")
+
+
+def check_prompts(random: Sequence[str]) -> None:
+    """Check, for a trainer that samples groups together, that no source's prompts differ within a group.
+
+    Args:
+        random: The sources that give two sessions of one task different prompts.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    if random:
+        raise ConfigError(
+            f"vllm_mode='server' samples a whole group from the prompt of its first rollout, and the sources "
+            f"{list(random)} give each session of a task a prompt of its own: rollouts would be trained on completions "
+            f"to other prompts. Set vllm_mode='colocate', leave these sources out, or let their prompt depend on the "
+            f"task alone."
+        )
 
 
 def check_rows(dataset: Any, schedule: Any) -> None:

@@ -8,12 +8,14 @@ none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from multiors.errors import RoutingError, SessionError
-from multiors.ors.environment import Blueprint, RolloutEnvironment, make_environment_class
+from multiors.ors.rollouts.blueprint import Blueprint
+from multiors.ors.rollouts.environment import RolloutEnvironment, make_environment_class
+from multiors.ors.rollouts.opening import Opening, open_ahead
 from multiors.ors.tools import BoundTool, make_method
 from multiors.records import Episode, StepRecord, UnscoredReason
 
@@ -52,6 +54,10 @@ class UnionEnvironment:
     """One rollout's environment in the union mode; stands in for the environment of the row's source."""
 
     _sources: ClassVar[Mapping[str, Blueprint]]
+    _tools: ClassVar[Mapping[str, tuple[str, BoundTool]]]
+
+    _on_call: Callable[[], None] | None = None
+    """As of a rollout's environment."""
 
     def __init__(self) -> None:
         self._environments: dict[str, RolloutEnvironment] = {}
@@ -92,6 +98,9 @@ class UnionEnvironment:
         return None if self._source is None else self._sources[self._source]
 
     def _call(self, source: str, tool: BoundTool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        if self._on_call is not None:
+            self._on_call()
+
         if source == self._source:
             return self._active._call(tool, args, kwargs)
 
@@ -99,6 +108,17 @@ class UnionEnvironment:
         stray = StepRecord(tool=tool.wire_name, arguments=dict(kwargs), output=told, failure=UnscoredReason.BAD_CALL)
         self._strays.append((0 if self._source is None else len(self._active._episode().steps), stray))
         raise SessionError(told)
+
+    def _find_tool(self, name: str) -> BoundTool | None:
+        """The tool of the row's own source behind a method. None: another source's, or no such method."""
+        source, tool = self._tools.get(name, (None, None))
+        return tool if source == self._source else None
+
+    def _start_ahead(self, calls: Sequence[tuple[BoundTool, Mapping[str, Any]]]) -> None:
+        self._active._start_ahead(calls)
+
+    def _end_ahead(self) -> int:
+        return sum(environment._end_ahead() for environment in self._environments.values())
 
     def _episode(self) -> Episode:
         episode = self._active._episode()
@@ -161,17 +181,24 @@ class UnionEnvironmentFactory:
 
         return _class_by_identity[self.identity]()
 
+    def open_ahead(
+        self, *, environment: str | None = None, task_index: object = None, **_columns: Any
+    ) -> Opening | None:
+        """Start opening the session that a reset with this row will take. None: the row cannot be played."""
+        if environment is None or environment not in self.blueprints or not isinstance(task_index, int):
+            return None
+
+        return open_ahead(self.blueprints[environment], task_index)
+
 
 _class_by_identity: dict[str, type[UnionEnvironment]] = {}
 
 
 def _make_class(blueprints: Mapping[str, Blueprint]) -> type[UnionEnvironment]:
-    methods: dict[str, Any] = {}
+    tools = merge_tools(blueprints)
+    methods = {name: _make_union_method(name, source, tool) for name, (source, tool) in tools.items()}
 
-    for name, (source, tool) in merge_tools(blueprints).items():
-        methods[name] = _make_union_method(name, source, tool)
-
-    return type("Union", (UnionEnvironment,), {**methods, "_sources": dict(blueprints)})
+    return type("Union", (UnionEnvironment,), {**methods, "_sources": dict(blueprints), "_tools": tools})
 
 
 def _make_union_method(name: str, source: str, tool: BoundTool) -> Any:

@@ -24,8 +24,9 @@ from multiors import (
 )
 from multiors.config import RunConfig, build_spec, load_run_file
 from multiors.mixing import Plan, SourcePlan
-from multiors.ors.environment import EnvironmentFactory
-from multiors.training import RewardColumns, ScoredEnvironmentFactory, SlotSource, UnionEnvironmentFactory
+from multiors.ors.rollouts.environment import EnvironmentFactory
+from multiors.training import RewardColumns, SlotSource, UnionEnvironmentFactory
+from multiors.training.scored import ScoredEnvironmentFactory
 
 
 def brevity(completions: Sequence[Any], **_: Any) -> list[float | None]:

@@ -16,27 +16,25 @@ from __future__ import annotations
 import logging
 import operator
 import threading
-import time
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, ClassVar
-
-import aiohttp
-from openreward.api._session.http import AuthenticationError
-from openreward.api.errors import OpenRewardError
 
 from multiors.errors import RoutingError, SessionError
 from multiors.numeric import parse_step_reward
-from multiors.ors.calls import CallFailed
-from multiors.ors.runtime import get_runtime
-from multiors.ors.session import OpenSession, Secrets, SessionTimeouts, open_session, secret_values
-from multiors.ors.target import Endpoint
-from multiors.ors.text import one_line, redact
+from multiors.ors.rollouts.ahead import Answer, CallsAhead, ask
+from multiors.ors.rollouts.blueprint import Blueprint
+from multiors.ors.rollouts.opening import OPEN_ERRORS, Opening, open_ahead, take_or_open
+from multiors.ors.sessions.calls import CallFailed
+from multiors.ors.sessions.runtime import Runtime, get_runtime
+from multiors.ors.sessions.session import OpenSession
+from multiors.ors.text import one_line
 from multiors.ors.tools import BoundTool, bind_arguments, make_method
 from multiors.records import Episode, StepRecord, UnscoredReason
 
-__all__ = ["Blueprint", "EnvironmentFactory", "RolloutEnvironment", "make_environment_class"]
+__all__ = ["EnvironmentFactory", "RolloutEnvironment", "make_environment_class"]
 
 logger = logging.getLogger("multiors.ors")
 
@@ -44,41 +42,6 @@ _UNOPENED = "The environment could not be opened. There is nothing to do here."
 _ENDED = "The environment is gone; the episode cannot go on."
 _FINISHED = "The episode has already finished; this call was not made."
 _EMPTY = "(no output)"
-# What opening a session can raise besides our own errors; anything else is a bug and stops training.
-_OPEN_ERRORS = (
-    aiohttp.ClientError,
-    AuthenticationError,
-    OpenRewardError,
-    SessionError,
-    OSError,
-    TimeoutError,
-    AssertionError,  # the SDK's way to say that a server gave no session id
-    AttributeError,  # its way to say that a prompt is not what ORS defines
-    LookupError,
-    TypeError,
-    ValueError,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Blueprint:
-    """Everything needed to open sessions of one source, in this process or in one it is pickled to."""
-
-    label: str
-    """The source's name."""
-
-    identity: str
-    """Tells sources with equal settings apart; travels with the pickle."""
-
-    endpoint: Endpoint
-    split: str
-    tools: tuple[BoundTool, ...]
-    timeouts: SessionTimeouts
-    secrets: Secrets | None = field(default=None, repr=False)
-
-    def hide_secrets(self, text: str) -> str:
-        """`text` on one line without this source's key and secrets."""
-        return one_line(redact(text, [self.endpoint.api_key or "", *secret_values(self.secrets)]))
 
 
 class RolloutEnvironment:
@@ -108,7 +71,14 @@ class RolloutEnvironment:
     _ended_by: UnscoredReason | None
     _error: str | None
 
+    _on_call: Callable[[], None] | None = None
+    """Called before each call, by whoever wants to start the calls of other rollouts with it. None: nobody."""
+
+    _num_unmatched: int = 0
+    """Calls made ahead that the trainer did not make after all."""
+
     def __init__(self) -> None:
+        self._ahead: CallsAhead | None = None
         self._lease = _Lease()
         weakref.finalize(self, self._lease.release)
         self._clear(None)
@@ -128,16 +98,17 @@ class RolloutEnvironment:
             RoutingError: The row has no task index.
         """
         index = self._check_index(task_index)
-        self._lease.release()
+        self._release()
         self._clear(index)
+        opening = take_or_open(self._blueprint, index)
 
         try:
-            session = get_runtime().run(_open, self._blueprint, index)
-        except _OPEN_ERRORS as error:
+            session = opening.wait()
+        except OPEN_ERRORS as error:
             within = f" within {self._blueprint.timeouts.open_s:g} s" if isinstance(error, TimeoutError) else ""
             detail = f"the session did not open{within}: {type(error).__name__}: {error}"
             self._fail(UnscoredReason.UNREACHABLE, detail.rstrip(": "))
-            return _UNOPENED
+            return _UNOPENED if opening.stand_in_prompt is None else opening.stand_in_prompt
 
         self._lease.hold(session)
 
@@ -154,11 +125,12 @@ class RolloutEnvironment:
 
     def _close(self) -> None:
         """Close the session and wait for it."""
-        self._lease.release()
+        self._release()
         get_runtime().close_now([])
 
     def _release(self) -> None:
         """Close the session in the background; what was observed stays readable."""
+        self._drop_ahead()
         self._lease.release()
 
     def _episode(self) -> Episode:
@@ -173,6 +145,9 @@ class RolloutEnvironment:
         """
         if self._task_index is None:
             raise SessionError(f"source {self._blueprint.label!r}: {tool.name!r} was called before reset().")
+
+        if self._on_call is not None:
+            self._on_call()
 
         if self.finished:
             self.last_output = _FINISHED
@@ -189,12 +164,10 @@ class RolloutEnvironment:
             reason = self._ended_by or UnscoredReason.SESSION_LOST
             raise self._refuse(tool, arguments, reason, _ENDED if self._opened else _UNOPENED)
 
-        started = time.monotonic()
+        reply, duration_s = Runtime.wait(self._ask(session, tool.wire_name, arguments))
 
-        try:
-            reply = get_runtime().run(session.call, tool.wire_name, arguments)
-        except CallFailed as failure:
-            return self._handle_failure(tool, arguments, failure, time.monotonic() - started)
+        if isinstance(reply, CallFailed):
+            return self._handle_failure(tool, arguments, reply, duration_s)
 
         reward, is_bad = parse_step_reward(reply.reward)
         text = reply.text or _EMPTY
@@ -205,7 +178,7 @@ class RolloutEnvironment:
             reward=reward,
             finished=reply.finished,
             failure=UnscoredReason.BAD_REWARD if is_bad else None,
-            duration_s=time.monotonic() - started,
+            duration_s=duration_s,
         )
         self._record(step, metadata=reply.metadata)
 
@@ -215,6 +188,51 @@ class RolloutEnvironment:
             )
 
         return text
+
+    def _find_tool(self, name: str) -> BoundTool | None:
+        """The tool behind a method of this environment. None: there is no such method."""
+        return self._blueprint.find_tool(name)
+
+    def _start_ahead(self, calls: Sequence[tuple[BoundTool, Mapping[str, Any]]]) -> None:
+        """Start calls that the trainer is about to make, in this order; their replies wait for it."""
+        self._drop_ahead()
+        session = self._lease.session
+
+        if session is None or self.finished or self._ended_by is not None:
+            return
+
+        sent = []
+
+        for tool, arguments in calls:
+            try:
+                sent.append((tool.wire_name, bind_arguments(tool, (), arguments)))
+            except TypeError:
+                continue  # refused here, when the trainer makes it
+
+        if sent:
+            self._ahead = CallsAhead(session, sent)
+
+    def _end_ahead(self) -> int:
+        """Drop the calls that the trainer did not make; how many of them had been made, since this was last asked."""
+        self._drop_ahead()
+        num_unmatched, self._num_unmatched = self._num_unmatched, 0
+        return num_unmatched
+
+    def _ask(self, session: OpenSession, tool: str, arguments: Mapping[str, Any]) -> Future[Answer]:
+        if self._ahead is not None:
+            answer = self._ahead.take(tool, arguments)
+
+            if answer is not None:
+                return answer
+
+            self._drop_ahead()
+
+        return get_runtime().start(ask, session, tool, arguments)
+
+    def _drop_ahead(self) -> None:
+        if self._ahead is not None:
+            self._num_unmatched += self._ahead.drop()
+            self._ahead = None
 
     def _handle_failure(
         self, tool: BoundTool, arguments: Mapping[str, Any], failure: CallFailed, duration_s: float
@@ -323,18 +341,6 @@ class _Lease:
             get_runtime().close_soon(session)
 
 
-async def _open(blueprint: Blueprint, task_index: int) -> OpenSession:
-    return await open_session(
-        get_runtime(),
-        blueprint.endpoint,
-        owner=blueprint.identity,
-        split=blueprint.split,
-        task_index=task_index,
-        secrets=blueprint.secrets,
-        timeouts=blueprint.timeouts,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class EnvironmentFactory:
     """Makes the environments of one source; a value, so that it pickles to a spawned rollout worker."""
@@ -344,6 +350,10 @@ class EnvironmentFactory:
     def __call__(self) -> RolloutEnvironment:
         """A fresh environment, always of the same class in one process."""
         return make_environment_class(self.blueprint, RolloutEnvironment)()
+
+    def open_ahead(self, *, task_index: object = None, **_columns: Any) -> Opening | None:
+        """Start opening the session that a reset with this row will take. None: the row has no task index."""
+        return open_ahead(self.blueprint, task_index) if isinstance(task_index, int) else None
 
 
 _class_by_key: dict[tuple[str, type], type] = {}

@@ -1,26 +1,30 @@
 """One open session on an ORS server.
 
-The SDK creates, routes, pings and deletes sessions; calls are run by `multiors.ors.calls`. Decides that what was opened
-is closed, whatever happens on the way, and that every wait has a deadline.
+The SDK names, routes and deletes sessions; calls are run by `multiors.ors.sessions.calls`. Decides that what was opened
+is closed, whatever happens on the way, that every wait has a deadline, that an environment is created at most once, and
+when a session is kept alive.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 import anyio
 from openreward._version import USER_AGENT
-from openreward.api._session.http import request_retryable
+from openreward.api._session.http import AuthenticationError, _do_request, request_retryable
+from openreward.api._session.ping import ErrorResponse
 from openreward.api.environments.client import AsyncEnvironment, AsyncSession
 from openreward.api.errors import SessionTerminatedError
 from openreward.api.sandboxes.secrets import WELL_KNOWN_SECRETS
 
 from multiors.errors import ConfigError, SessionError, SourceError
-from multiors.ors.calls import CallFailed, ToolReply, run_call
-from multiors.ors.runtime import Runtime
+from multiors.ors.sessions.calls import MAX_ATTEMPTS, CallFailed, ToolReply, back_off, run_call
+from multiors.ors.sessions.runtime import Runtime
 from multiors.ors.target import Endpoint
 from multiors.records import UnscoredReason
 
@@ -43,6 +47,12 @@ _CLOSE_TIMEOUT_S = 10.0
 # A server that is no platform only makes up an id. One that answers this in another form than the SDK reads would be
 # asked again and again until the whole deadline is over.
 _CREATE_TIMEOUT_S = 30.0
+# A platform drops a session after about 120 s of silence and is pinged as the SDK would (openreward 0.1.167, ping.py);
+# the SDK's own server waits 900 s (environments/server.py).
+_PLATFORM_KEEPALIVE_S = 10.0
+_SERVER_KEEPALIVE_S = 30.0
+_PING_TIMEOUT_S = 10.0
+_MAX_FAILED_PINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +66,26 @@ class SessionTimeouts:
     call_s: float = 600.0
     """One tool call, from sending it to its last byte."""
 
+    keepalive_s: float | None = None
+    """Silence after which a session is pinged. None: 10 s on a platform, 30 s elsewhere."""
+
 
 class OpenSession:
     """A session that was opened and must be closed, with its prompt."""
 
     def __init__(
-        self, session: _Session, prompt: str, *, owner: str, dropped_blocks: int, timeouts: SessionTimeouts
+        self,
+        session: _Session,
+        prompt: str,
+        *,
+        owner: str,
+        dropped_blocks: int,
+        timeouts: SessionTimeouts,
+        on_closed: Callable[[], None],
     ) -> None:
         self._session = session
         self._timeouts = timeouts
+        self._on_closed = on_closed
         self.owner = owner
         self.prompt = prompt
         self.dropped_blocks = dropped_blocks
@@ -89,8 +110,11 @@ class OpenSession:
             raise CallFailed(UnscoredReason.SESSION_LOST, detail) from None
 
     async def close(self) -> None:
-        """Delete the session on its server. A session that cannot be closed is reported, not raised."""
-        await _close(self._session)
+        """Delete the session on its server, once. One that cannot be closed is reported, not raised."""
+        try:
+            await _close(self._session)
+        finally:
+            self._on_closed()
 
 
 def secret_values(secrets: Secrets | None) -> list[str]:
@@ -156,16 +180,20 @@ async def open_session(
     task_index: int,
     secrets: Secrets | None,
     timeouts: SessionTimeouts,
+    on_closed: Callable[[], None],
 ) -> OpenSession:
     """Open a session for one task and fetch its prompt; what was opened is closed again if anything fails.
 
-    `owner` is the identity of the source, by which its sessions are closed together.
+    `owner` is the identity of the source, by which its sessions are closed together; `on_closed` is called when a
+    session that was returned has been closed.
 
     Raises:
         TimeoutError: Not open within `timeouts.open_s`.
         Exception: The SDK's or HTTP client's error.
     """
-    session = _make_session(runtime, endpoint, split=split, task_index=task_index, secrets=secrets)
+    session = _make_session(
+        runtime, endpoint, split=split, task_index=task_index, secrets=secrets, keepalive_s=timeouts.keepalive_s
+    )
 
     try:
         with anyio.fail_after(timeouts.open_s):
@@ -177,7 +205,12 @@ async def open_session(
 
     texts = [block.text for block in blocks if block.type == "text"]
     opened = OpenSession(
-        session, "\n".join(texts), owner=owner, dropped_blocks=len(blocks) - len(texts), timeouts=timeouts
+        session,
+        "\n".join(texts),
+        owner=owner,
+        dropped_blocks=len(blocks) - len(texts),
+        timeouts=timeouts,
+        on_closed=on_closed,
     )
     runtime.register(opened)
 
@@ -219,10 +252,17 @@ async def open_probe(
 
 
 def _make_session(
-    runtime: Runtime, endpoint: Endpoint, *, split: str, task_index: int, secrets: Secrets | None
+    runtime: Runtime,
+    endpoint: Endpoint,
+    *,
+    split: str,
+    task_index: int,
+    secrets: Secrets | None,
+    keepalive_s: float | None = None,
 ) -> _Session:
     environment = sdk_environment(runtime, endpoint)
     session = _Session(environment, api_key=endpoint.api_key, split=split, index=task_index, secrets=secrets)
+    session.keepalive_s = keepalive_s or (_PLATFORM_KEEPALIVE_S if endpoint.is_platform else _SERVER_KEEPALIVE_S)
 
     if not endpoint.is_platform:
         session.creation_timeout = _CREATE_TIMEOUT_S
@@ -231,15 +271,24 @@ def _make_session(
 
 
 class _Session(AsyncSession):
-    """The SDK's session with calls that run a tool at most once, and that remembers if it could not be deleted."""
+    """The SDK's session, with calls that run a tool at most once and an environment that is created at most once.
+
+    It is pinged after a silence and not by the clock, on the loop that it lives on, and remembers if it could not be
+    deleted.
+    """
 
     close_error: Exception | None = None
+    keepalive_s: float = _SERVER_KEEPALIVE_S
+    heard_s: float = 0.0
+    """When the server last heard of this session, on the monotonic clock."""
 
     async def call_once(self, tool: str, arguments: Mapping[str, Any]) -> ToolReply:
         headers = {"User-Agent": USER_AGENT, "X-Session-ID": self.sid, "X-Deployment": self.deployment}
 
         if self.api_key is not None:
             headers["X-API-Key"] = self.api_key
+
+        self.heard_s = time.monotonic()
 
         try:
             self._ensure_alive()
@@ -249,6 +298,71 @@ class _Session(AsyncSession):
             raise CallFailed(UnscoredReason.SESSION_LOST, error.reason) from error
 
         return reply
+
+    async def _post_create(self) -> None:
+        # The SDK would send this again also where it is not known whether the environment was created.
+        body = {"split": self.split, "index": self.index}
+        variant = {} if self.env.variant is None else {"env_name": self.env.variant}
+        attempt = 0
+
+        while True:
+            attempt += 1
+            self.heard_s = time.monotonic()
+
+            try:
+                await self._send("/create", {**body, **variant}, self._secrets_headers)
+            except aiohttp.ClientConnectorError:
+                wait_s, is_starting = None, False
+                if attempt >= MAX_ATTEMPTS:
+                    raise
+            except aiohttp.ClientResponseError as error:
+                wait_s, is_starting = getattr(error, "retry_after", None), getattr(error, "backend_starting", False)
+                if not is_starting and (error.status != 429 or attempt >= MAX_ATTEMPTS):
+                    raise
+            else:
+                return
+
+            await back_off(attempt, wait_s)
+
+    async def _run_ping(self, *_sdk_arguments: Any, **_sdk_options: Any) -> None:
+        failed = 0
+
+        while True:
+            silence_s = time.monotonic() - self.heard_s
+            wait_s = (self.keepalive_s if failed == 0 else min(self.keepalive_s, _PING_TIMEOUT_S)) - silence_s
+
+            if wait_s > 0:
+                await anyio.sleep(wait_s)
+                continue
+
+            self.heard_s = time.monotonic()
+
+            try:
+                with anyio.fail_after(_PING_TIMEOUT_S):
+                    await self._send("/ping")
+                failed = 0
+            except (aiohttp.ClientError, AuthenticationError, OSError, TimeoutError) as error:
+                failed += 1
+                is_gone = isinstance(error, aiohttp.ClientResponseError) and error.status == 410
+                if is_gone or failed == _MAX_FAILED_PINGS:
+                    told = "its server ended it" if is_gone else f"{failed} pings failed one after another"
+                    self._mark_dead(ErrorResponse(type="error", message=told))
+                    return
+
+    async def _send(
+        self, path: str, body: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        await _do_request(
+            self.client,
+            "POST",
+            path,
+            expect_json=False,
+            token=self.api_key,
+            json=None if body is None else dict(body),
+            sid=self.sid,
+            deployment=self.deployment,
+            extra_headers=None if headers is None else dict(headers),
+        )
 
     def _annotate_error(self, e: Exception) -> Exception:
         # The SDK would write the session's id into the error's text.

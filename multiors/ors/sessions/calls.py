@@ -24,11 +24,11 @@ from httpx_sse import EventSource, SSEError
 
 from multiors.records import UnscoredReason
 
-__all__ = ["CallFailed", "ToolReply", "run_call"]
+__all__ = ["MAX_ATTEMPTS", "CallFailed", "ToolReply", "back_off", "run_call"]
 
 # The server sends a ping every 10 s while a tool runs (openreward 0.1.167, environments/server.py).
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=30.0)
-_MAX_ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 _BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 8.0
 # How long a server may keep a stream open after its last event before the connection is given up.
@@ -88,16 +88,26 @@ async def run_call(
             return _parse_reply(await call.read(client, path, body, headers))
         except _NotRun as error:
             wait_s = error.wait_s
-            if attempt >= _MAX_ATTEMPTS and not error.is_starting:
+            if attempt >= MAX_ATTEMPTS and not error.is_starting:
                 raise CallFailed(UnscoredReason.SESSION_LOST, error.detail) from error
         except (aiohttp.ClientError, TimeoutError) as error:
             task_id = call.task_id
             wait_s = None
-            if task_id is None or attempt >= _MAX_ATTEMPTS:
+            if task_id is None or attempt >= MAX_ATTEMPTS:
                 detail = f"the connection broke and the outcome of the call is unknown ({type(error).__name__})"
                 raise CallFailed(UnscoredReason.SESSION_LOST, detail) from error
 
-        await anyio.sleep(min(wait_s or _BACKOFF_S * 2 ** min(attempt - 1, 8), _MAX_BACKOFF_S))
+        await back_off(attempt, wait_s)
+
+
+async def back_off(attempt: int, wait_s: float | None = None) -> None:
+    """Wait before the next of several attempts: as long as the server asked, or twice as long each time.
+
+    Args:
+        attempt: How many attempts were made, from 1.
+        wait_s: What the server asked for. None: nothing.
+    """
+    await anyio.sleep(min(wait_s or _BACKOFF_S * 2 ** min(attempt - 1, 8), _MAX_BACKOFF_S))
 
 
 class _NotRun(Exception):

@@ -1,7 +1,8 @@
 """The event loop that all ORS traffic of a process runs on, and the end of every session.
 
-One background thread with one loop, started at first use; one HTTP client per server. TRL calls `reset()` and tools
-synchronously, so the surface is synchronous: `run` waits, `start` does not. Knows nothing of tasks, tools or rewards.
+One background thread with one loop, started at first use; one HTTP client per server, all on one pool of connections.
+TRL calls `reset()` and tools synchronously, so the surface is synchronous: `run` waits, `start` does not. Knows nothing
+of tasks, tools or rewards.
 
 Rules
 - A forked child does not inherit a loop: it gets a runtime of its own, and leaves its parent's sessions alone.
@@ -19,14 +20,17 @@ from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from openreward.api._session.http import set_retry_policy
-from openreward.api._session.ping import ping_thread
 from yarl import URL
 
 from multiors.errors import SessionError
+from multiors.ors.sessions.limits import Limiters, count_sockets
+from multiors.ors.sessions.servers import Servers
 
 __all__ = ["Closable", "Runtime", "get_runtime"]
 
@@ -62,6 +66,9 @@ class Runtime:
         self._portal: AbstractContextManager[BlockingPortal] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients: dict[str, aiohttp.ClientSession] = {}
+        self._connector: aiohttp.TCPConnector | None = None
+        self.limiters = Limiters()
+        self.servers = Servers(self.client, self.start)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._open: set[Closable] = set()
         self._pending: set[Future[None]] = set()
@@ -73,8 +80,11 @@ class Runtime:
 
     def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Run `function(*args)` on the loop and wait for its result; an interrupt cancels it."""
-        future = self.start(function, *args)
+        return self.wait(self.start(function, *args))
 
+    @staticmethod
+    def wait(future: Future[T]) -> T:
+        """The result of something started; an interrupt cancels it."""
         try:
             return future.result()
         except BaseException:
@@ -103,15 +113,23 @@ class Runtime:
             trace.on_request_redirect.append(_refuse_other_host)
             client = aiohttp.ClientSession(
                 base_url=session_url,
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_TIMEOUT_S),
+                connector=self._find_connector(),
+                connector_owner=False,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=_READ_TIMEOUT_S),
-                trust_env=True,
+                trust_env=_goes_through_proxy(session_url),
                 trace_configs=[trace],
             )
             set_retry_policy(client, "env-server")
             self._clients[session_url] = client
 
         return client
+
+    def _find_connector(self) -> aiohttp.TCPConnector:
+        # One pool for all servers: its limit is what keeps the process from running out of file descriptors.
+        if self._connector is None or self._connector.closed:
+            self._connector = aiohttp.TCPConnector(limit=count_sockets(), keepalive_timeout=_IDLE_TIMEOUT_S)
+
+        return self._connector
 
     def register(self, session: Closable) -> None:
         """Remember an open session, to be closed at the latest at exit."""
@@ -167,6 +185,9 @@ class Runtime:
 
         self._clients.clear()
 
+        if self._connector is not None:
+            await self._connector.close()
+
     def _start_loop(self) -> asyncio.AbstractEventLoop:
         # Looked up without the lock first: a finalizer may run at any allocation, also while this thread holds it.
         if self._loop is not None:
@@ -180,6 +201,12 @@ class Runtime:
                 threading._register_atexit(self.shut_down)  # type: ignore[attr-defined]  # see test_sdk_contract
 
             return self._loop
+
+
+def _goes_through_proxy(url: str) -> bool:
+    # Asked once: aiohttp would ask the environment, and a .netrc file, in a thread of their own at each request.
+    parts = urlsplit(url)
+    return parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")
 
 
 async def _running_loop() -> asyncio.AbstractEventLoop:
@@ -225,8 +252,6 @@ def _forget_parent() -> None:
     _inherited.append(_runtime)
     _runtime = None
     _runtime_lock = threading.Lock()
-    # The SDK's keepalive thread did not survive the fork either, and the SDK takes no notice.
-    ping_thread.__init__()  # in place: the SDK's modules hold this very object
 
 
 os.register_at_fork(after_in_child=_forget_parent)

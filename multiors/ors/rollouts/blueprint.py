@@ -1,0 +1,47 @@
+"""Everything needed to play one source: where its servers are, what its tools are, how long and how much at once.
+
+A value: it pickles to the process of a rollout worker and plays there as here. Knows no session and no rollout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from multiors.ors.sessions.limits import Cap
+from multiors.ors.sessions.session import Secrets, SessionTimeouts, secret_values
+from multiors.ors.target import Endpoint
+from multiors.ors.text import one_line, redact
+from multiors.ors.tools import BoundTool
+
+__all__ = ["Blueprint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """Everything needed to open sessions of one source, in this process or in one it is pickled to."""
+
+    label: str
+    """The source's name."""
+
+    identity: str
+    """Tells sources with equal settings apart; travels with the pickle."""
+
+    endpoints: tuple[Endpoint, ...]
+    """Equal servers, at least one; a session lives on one of them."""
+
+    split: str
+    tools: tuple[BoundTool, ...]
+    timeouts: SessionTimeouts
+    caps: tuple[Cap, ...] = ()
+    """How much at once: the source's own cap, then that of its mix."""
+
+    secrets: Secrets | None = field(default=None, repr=False)
+
+    def find_tool(self, name: str) -> BoundTool | None:
+        """The tool that the policy knows by a name."""
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+    def hide_secrets(self, text: str) -> str:
+        """`text` on one line without this source's keys and secrets."""
+        keys = [endpoint.api_key or "" for endpoint in self.endpoints]
+        return one_line(redact(text, [*keys, *secret_values(self.secrets)]))

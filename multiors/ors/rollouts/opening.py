@@ -1,0 +1,224 @@
+"""Opening the session of a rollout: on which server, within which limits, and ahead of time where someone asks for it.
+
+A trainer that resets one environment after another can have all their sessions opened at once before: `open_ahead`
+starts one for (source, task), and the next reset of such an environment takes it. Whoever opens ahead discards what was
+not taken. Sessions of one source and task are alike, so it does not matter who takes which.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from functools import partial
+
+import aiohttp
+import anyio
+from openreward.api._session.http import AuthenticationError
+from openreward.api.errors import OpenRewardError
+
+from multiors.errors import SessionError
+from multiors.ors.rollouts.blueprint import Blueprint
+from multiors.ors.sessions.runtime import get_runtime
+from multiors.ors.sessions.servers import is_connection_error
+from multiors.ors.sessions.session import OpenSession, open_session
+from multiors.ors.target import Endpoint
+
+__all__ = ["OPEN_ERRORS", "Opening", "discard", "has_random_prompt", "open_ahead", "take_or_open"]
+
+OPEN_ERRORS = (
+    aiohttp.ClientError,
+    AuthenticationError,
+    OpenRewardError,
+    SessionError,
+    OSError,
+    TimeoutError,
+    AssertionError,  # the SDK's way to say that a server gave no session id
+    AttributeError,  # its way to say that a prompt is not what ORS defines
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""What opening a session can raise; anything else is a bug and stops training."""
+
+
+class Opening:
+    """A session that is being opened, or was, and that nobody plays in yet."""
+
+    def __init__(self, blueprint: Blueprint, task_index: int) -> None:
+        self.blueprint = blueprint
+        self.task_index = task_index
+        self.stand_in_prompt: str | None = None
+        """What a rollout is told if its session does not open. None: that it did not."""
+
+        self._lock = threading.Lock()
+        self._session: OpenSession | None = None
+        self._is_discarded = False
+        self._future: Future[OpenSession] = get_runtime().start(self._open)
+
+    async def _open(self) -> OpenSession:
+        session = await _open(self.blueprint, self.task_index)
+
+        with self._lock:
+            self._session = session
+
+            if self._is_discarded:
+                get_runtime().close_soon(session)
+
+        return session
+
+    def wait(self) -> OpenSession:
+        """The open session; an interrupt ends the opening.
+
+        Raises:
+            One of OPEN_ERRORS: It did not open.
+        """
+        try:
+            return self._future.result()
+        except BaseException:
+            self.discard()
+            raise
+
+    def wait_for_prompt(self) -> str | None:
+        """The prompt, once it is there. None: the session did not open."""
+        try:
+            return self._future.result().prompt
+        except OPEN_ERRORS:
+            return None
+
+    def discard(self) -> None:
+        """End the opening, and the session if it is open already; returns at once."""
+        # A cancelled future may belong to a session that opened at the same moment: whoever comes second closes it.
+        with self._lock:
+            self._is_discarded = True
+
+            if self._session is not None:
+                get_runtime().close_soon(self._session)
+
+        self._future.cancel()
+
+
+_waiting: defaultdict[tuple[int, str, int], deque[Opening]] = defaultdict(deque)
+_lock = threading.Lock()
+
+
+def open_ahead(blueprint: Blueprint, task_index: int) -> Opening:
+    """Start opening a session that a later `take_or_open` gets; returns at once."""
+    opening = Opening(blueprint, task_index)
+
+    with _lock:
+        _waiting[_key(blueprint, task_index)].append(opening)
+
+    return opening
+
+
+def take_or_open(blueprint: Blueprint, task_index: int) -> Opening:
+    """The first session opened ahead for this task, or one that begins to open now."""
+    with _lock:
+        openings = _waiting.get(_key(blueprint, task_index))
+        opening = openings.popleft() if openings else None
+
+        if not openings:
+            _waiting.pop(_key(blueprint, task_index), None)
+
+    return opening or Opening(blueprint, task_index)
+
+
+def discard(openings: Iterable[Opening]) -> None:
+    """End those openings that nobody took."""
+    for opening in openings:
+        key = _key(opening.blueprint, opening.task_index)
+
+        with _lock:
+            is_waiting = opening in _waiting.get(key, ())
+
+            if is_waiting:
+                _waiting[key].remove(opening)
+            if not _waiting.get(key):
+                _waiting.pop(key, None)
+
+        if is_waiting:
+            opening.discard()
+
+
+async def has_random_prompt(blueprint: Blueprint, task_index: int) -> bool:
+    """Whether two sessions of one task give different prompts. Runs on the runtime's loop.
+
+    Raises:
+        One of OPEN_ERRORS: A session did not open.
+    """
+    prompts = []
+
+    for _ in range(2):
+        session = await _open(blueprint, task_index)
+        prompts.append(session.prompt)
+        get_runtime().close_soon(session)
+
+    return prompts[0] != prompts[1]
+
+
+def _key(blueprint: Blueprint, task_index: int) -> tuple[int, str, int]:
+    # A forked child inherits this table, and with it sessions that are its parent's.
+    return get_runtime().pid, blueprint.identity, task_index
+
+
+async def _open(blueprint: Blueprint, task_index: int) -> OpenSession:
+    """Open a session on the least loaded server; where that cannot be reached, on another, in a session of its own."""
+    runtime = get_runtime()
+    borrower = object()
+
+    try:
+        with anyio.fail_after(blueprint.timeouts.open_s):
+            await runtime.limiters.acquire(blueprint.caps, "sessions", borrower)
+    except TimeoutError:
+        sizes = ", ".join(f"{cap.max_sessions} for {cap.holder}" for cap in blueprint.caps if cap.max_sessions)
+        raise SessionError(
+            f"no session was free within {blueprint.timeouts.open_s:g} s: max_sessions is {sizes}. Raise it, or play "
+            f"fewer rollouts at once"
+        ) from None
+
+    try:
+        return await _open_somewhere(blueprint, task_index, borrower)
+    except BaseException:
+        runtime.limiters.release(blueprint.caps, "sessions", borrower)
+        raise
+
+
+async def _open_somewhere(blueprint: Blueprint, task_index: int, borrower: object) -> OpenSession:
+    runtime = get_runtime()
+    endpoints = list(blueprint.endpoints)
+
+    while True:
+        endpoint = runtime.servers.choose(endpoints)
+        runtime.servers.add_session(endpoint)
+
+        try:
+            async with runtime.limiters.hold(blueprint.caps, "calls"):
+                return await open_session(
+                    runtime,
+                    endpoint,
+                    owner=blueprint.identity,
+                    split=blueprint.split,
+                    task_index=task_index,
+                    secrets=blueprint.secrets,
+                    timeouts=blueprint.timeouts,
+                    on_closed=partial(_end, blueprint, endpoint, borrower),
+                )
+        except BaseException as error:
+            runtime.servers.remove_session(endpoint)
+            is_away = isinstance(error, TimeoutError) or is_connection_error(error)
+
+            if len(blueprint.endpoints) > 1 and is_away:
+                runtime.servers.leave_out(endpoint, label=blueprint.label)
+
+            endpoints.remove(endpoint)
+
+            if not endpoints or not is_connection_error(error):
+                raise
+
+
+def _end(blueprint: Blueprint, endpoint: Endpoint, borrower: object) -> None:
+    runtime = get_runtime()
+    runtime.servers.remove_session(endpoint)
+    runtime.limiters.release(blueprint.caps, "sessions", borrower)
