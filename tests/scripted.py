@@ -13,7 +13,17 @@ from typing import Any
 
 from trl import GRPOConfig, GRPOTrainer
 
-__all__ = ["ScriptedTrainer", "call", "make_arguments", "play_well", "small_fields", "train"]
+from multiors import ConcurrentRollouts
+
+__all__ = [
+    "ConcurrentScriptedTrainer",
+    "ScriptedTrainer",
+    "call",
+    "make_arguments",
+    "play_well",
+    "small_fields",
+    "train",
+]
 
 Script = Callable[[str, int], str]
 
@@ -49,6 +59,10 @@ class ScriptedTrainer(GRPOTrainer):
         return [self.processing_class(f"{reply}<|im_end|>")["input_ids"] for reply in replies], None
 
 
+class ConcurrentScriptedTrainer(ConcurrentRollouts, ScriptedTrainer):
+    """The same policy in the trainer whose environments open and answer at once."""
+
+
 def make_arguments(spec: Any, output_dir: Path, **fields: Any) -> GRPOConfig:
     """Arguments of a small run on a CPU, through the spec."""
     return GRPOConfig(**spec.training_arguments(**small_fields(output_dir), **fields))
@@ -71,15 +85,23 @@ def small_fields(output_dir: Path) -> dict[str, Any]:
     }
 
 
-def train(spec: Any, policy: Path, args: GRPOConfig, *, script: Script = play_well, **options: Any) -> ScriptedTrainer:
+def train(
+    spec: Any,
+    policy: Path,
+    args: GRPOConfig,
+    *,
+    script: Script = play_well,
+    trainer_class: type[ScriptedTrainer] = ScriptedTrainer,
+    **options: Any,
+) -> ScriptedTrainer:
     """Train with the spec's slots and return the trainer."""
-    trainer = ScriptedTrainer(
+    trainer = trainer_class(
         model=str(policy),
         args=args,
         train_dataset=options.pop("train_dataset", None) or spec.train_dataset,
         environment_factory=spec.environment_factory,
         reward_funcs=options.pop("reward_funcs", None) or spec.reward_funcs,
-        callbacks=options.pop("callbacks", spec.callbacks),
+        callbacks=options.pop("callbacks") if "callbacks" in options else spec.callbacks,
     )
     trainer.script = script
     trainer.train(**options)
