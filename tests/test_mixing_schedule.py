@@ -199,3 +199,19 @@ def test_rows_can_be_shuffled_from_anywhere(width: int, num_rows: int, first: in
 
     assert np.array_equal(together[min(first, num_rows - 1) :], apart)
     assert np.array_equal(values, np.sort(together, axis=1))
+
+
+@given(mixes, seeds, st.integers(1, 12), st.integers(1, 12))
+def test_the_most_slots_of_a_batch_are_counted(
+    mix: tuple[list[float], list[int]], seed: int, prompts_per_batch: int, num_batches: int
+) -> None:
+    """For every source, no batch has more slots than counted, and one batch has as many."""
+    shares, num_tasks = mix
+    num_slots = prompts_per_batch * num_batches
+    schedule = build_schedule(shares, num_tasks, num_slots=num_slots, prompts_per_batch=prompts_per_batch, seed=seed)
+    batches = schedule.source_index.reshape(num_batches, prompts_per_batch)
+    counts = [[int((batch == source).sum()) for batch in batches] for source in range(len(shares))]
+
+    most = schedule.most_slots(len(shares), prompts_per_batch=prompts_per_batch)
+
+    assert [max(count) for count in counts] == most

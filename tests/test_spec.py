@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from trl import GRPOConfig
 
 from multiors import MultiOpenRewardSpec, ORSSource, RolloutRecord, SourceReward
-from multiors.errors import ConfigError, SourceError
+from multiors.errors import ConfigError, RoutingError, SourceError
+from multiors.ors.sessions.limits import count_sockets
 from tests.playing import factories, play, score
 from tests.scripted import make_arguments, small_fields, train
 from tests.servers.launch import ServerHandle, serve
@@ -598,3 +600,89 @@ def test_the_seed_decides_the_dataset_in_every_process(mixed_server: ServerHandl
 
     assert draw(5) == elsewhere
     assert draw(5)[1] != draw(6)[1]
+
+
+# -- sessions
+
+
+def begin(spec: MultiOpenRewardSpec, config: GRPOConfig) -> None:
+    """What happens when a trainer with these arguments begins to train."""
+    spec.callbacks[0].on_train_begin(config, None, None)
+
+
+def test_a_limit_of_sessions_is_held_against_the_schedule(echo_server: ServerHandle, tmp_path: Path) -> None:
+    """A source may be limited to what the schedule ever asks of it at once, and to no less."""
+    fields = small_fields(tmp_path) | {"max_steps": 2, "per_device_train_batch_size": 16, "num_generations": 4}
+
+    def make(limit: int) -> MultiOpenRewardSpec:
+        return MultiOpenRewardSpec(
+            {
+                "much": ORSSource(echo_server.url, weight=3.0),
+                "little": ORSSource(echo_server.url, weight=1.0, max_sessions=limit),
+            }
+        )
+
+    enough, short = make(4), make(3)
+    begin(enough, GRPOConfig(**enough.training_arguments(**fields)))
+
+    with pytest.raises(ConfigError, match=r"source 'little': max_sessions=3, and a batch has up to 4"):
+        begin(short, GRPOConfig(**short.training_arguments(**fields)))
+
+
+def test_random_prompts_are_found_before_a_run_that_samples_groups_together(
+    zoo_server: ServerHandle, tmp_path: Path
+) -> None:
+    """In vLLM's server mode every source is asked twice for a task's prompt, and those that differ are named."""
+    dice, word = (ORSSource(zoo_server.url, env_name=name) for name in ("randomprompt", "echo"))
+    spec = MultiOpenRewardSpec({"dice": dice, "word": word})
+    fields = small_fields(tmp_path) | {"max_steps": 1, "per_device_train_batch_size": 4, "num_generations": 2}
+    config = GRPOConfig(**spec.training_arguments(**fields, use_vllm=True, vllm_mode="server"))
+
+    with pytest.raises(ConfigError, match=r"the sources \['dice'\] give each session .* Set vllm_mode='colocate'"):
+        begin(spec, config)
+
+    assert {} == zoo_server.wait_until(lambda counts: not counts.active).active
+
+
+def test_other_modes_open_no_session_before_training(zoo_server: ServerHandle, tmp_path: Path) -> None:
+    """Where prompts may differ, nobody pays for finding out."""
+    spec = MultiOpenRewardSpec({"dice": ORSSource(zoo_server.url, env_name="randomprompt", discover_task_tools=False)})
+    fields = small_fields(tmp_path) | {"max_steps": 1, "per_device_train_batch_size": 2, "num_generations": 2}
+    config = GRPOConfig(**spec.training_arguments(**fields))
+    zoo_server.reset_counts()
+    begin(spec, config)
+
+    assert {} == zoo_server.counts().opened
+
+
+def test_what_was_sampled_from_another_prompt_is_not_scored(zoo_server: ServerHandle, tmp_path: Path) -> None:
+    """Where groups are sampled together, columns refuse a batch whose prompts differ within a group."""
+    spec = MultiOpenRewardSpec({"word": ORSSource(zoo_server.url, env_name="echo")})
+    columns = spec.reward_funcs
+    fields = small_fields(tmp_path) | {"max_steps": 1, "per_device_train_batch_size": 4, "num_generations": 2}
+    begin(spec, GRPOConfig(**spec.training_arguments(**fields, use_vllm=True, vllm_mode="server")))
+    played = [play(factories(spec)["word"], task_index=index) for index in (0, 0, 1, 1)]
+    arguments = {"slot": [0, 0, 1, 1], "task_index": [0, 0, 1, 1]}
+    same = [[{"role": "user", "content": text}] for text in ("a", "a", "b", "b")]
+    other = [[{"role": "user", "content": text}] for text in ("a", "a", "b", "c")]
+
+    rewards = score(columns, [("word", each) for each in played], prompts=same, **arguments).rewards
+
+    assert {"word": [None] * 4} == rewards
+    with pytest.raises(RoutingError, match=r"source 'word': the rollouts of one group were given different prompts"):
+        score(columns, [("word", each) for each in played], prompts=other, **arguments)
+
+
+def test_a_batch_larger_than_the_sockets_is_said(
+    echo_server: ServerHandle, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If not all calls of a batch can be made at once for want of open files, a warning says what to raise."""
+    spec = MultiOpenRewardSpec({"word": ORSSource(echo_server.url)})
+    size = 2 * count_sockets()
+    fields = small_fields(tmp_path) | {"max_steps": 1, "per_device_train_batch_size": size, "num_generations": 2}
+    config = GRPOConfig(**spec.training_arguments(**fields))
+
+    with caplog.at_level("WARNING", logger="multiors.spec"):
+        begin(spec, config)
+
+    assert [True] == [f"ulimit -n {max(2 * size, 1024)}." in record.getMessage() for record in caplog.records]

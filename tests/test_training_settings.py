@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multiors.errors import ConfigError
-from multiors.training.settings import BatchShape, check_settings, complete_fields, measure_batches
+from multiors.training.settings import (
+    BatchShape,
+    check_max_sessions,
+    check_settings,
+    complete_fields,
+    measure_batches,
+    samples_groups_together,
+)
 
 EVEN = {"a": 1.0, "b": 1.0}
 UNEVEN = {"a": 3.0, "b": 1.0}
@@ -158,3 +165,28 @@ def test_cancelled_reward_weights_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"would have no effect.*normalize_then_sum"):
         check(config, weights=UNEVEN)
+
+
+def test_a_limit_of_sessions_below_a_batch_is_refused() -> None:
+    """The sessions of a batch are open together: a limit that would make one wait for another is named."""
+    limits = {"the mix": 64, "source 'sort'": 8, "source 'heat'": None, "source 'echo'": 16}
+    needed = {"the mix": 64, "source 'sort'": 16, "source 'heat'": 99, "source 'echo'": 16}
+
+    with pytest.raises(ConfigError, match=r"^source 'sort': max_sessions=8, .* up to 16 .* Raise it to 16") as raised:
+        check_max_sessions(limits, needed)
+
+    assert 1 == len(str(raised.value).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, False),
+        ({"use_vllm": True, "vllm_mode": "colocate"}, False),
+        ({"use_vllm": True, "vllm_mode": "server"}, True),
+        ({"use_vllm": False, "vllm_mode": "server"}, False),
+    ],
+)
+def test_only_a_server_of_vllm_samples_groups_together(tmp_path: Path, fields: dict[str, Any], expected: bool) -> None:
+    """In every other mode each rollout is sampled from its own prompt."""
+    assert expected == samples_groups_together(make_config(tmp_path, **fields))

@@ -13,10 +13,12 @@ import pytest
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.openreward import OpenRewardSpec
+from trl.generation import vllm_generation
 from trl.trainer.utils import RepeatSampler, get_callable_name, is_async_callable
 
 from multiors.ors.source import ORSSource
 from multiors.training.columns import AsyncRewardColumn, RewardColumn
+from multiors.training.concurrent import find_changed_methods
 
 
 def test_openreward_spec_takes_the_arguments_that_a_source_takes() -> None:
@@ -100,7 +102,7 @@ def test_a_column_is_named_and_called_as_trl_calls_reward_functions() -> None:
     ],
 )
 def test_tools_are_collected_from_the_class(fragment: str) -> None:
-    """ors/environment.py puts tools on the class as functions and underscores everything else."""
+    """ors/rollouts/environment.py puts tools on the class as functions and underscores everything else."""
     assert fragment in inspect.getsource(GRPOTrainer.__init__), "TRL collects environments' tools in another way"
 
 
@@ -116,11 +118,32 @@ def test_tools_are_collected_from_the_class(fragment: str) -> None:
         ("_calculate_rewards", 'reward_kwargs["log_extra"]'),
         ("_calculate_rewards", 'reward_kwargs["trainer_state"]'),
         ("_tool_call_loop", '{"error": str(e)}'),
+        ("_tool_call_loop", "sync_tool_dict = self._sync_tool_dicts[idx_with_tool]"),
+        ("_tool_call_loop", 'sync_tool_dict[name](**function["arguments"])'),
+        ("_tool_call_loop", 'if tool_call["type"] == "function"'),
+        ("_tool_call_loop", "completions[idx_with_tool].append(tool_message)"),
+        ("_tool_call_loop", "completions[idx_with_tool].append(post_tool_completions[idx])"),
+        ("_tool_call_loop", "del completions[idx_with_tool][completions_len_before[idx] :]"),
     ],
 )
 def test_a_step_does_what_the_columns_and_environments_rely_on(method: str, fragment: str) -> None:
-    """Routing by the `environment` column, None as NaN, averaged metrics, the arguments of reward functions."""
+    """Routing, None as NaN, averaged metrics, arguments of reward functions; when calls are made and messages kept.
+
+    training/concurrent.py reads from the messages of a turn, which TRL changes in place, which calls it will make.
+    """
     assert fragment in inspect.getsource(getattr(GRPOTrainer, method)), f"TRL changed {method}: look for {fragment!r}"
+
+
+def test_the_concurrent_trainer_finds_the_methods_it_overrides() -> None:
+    """`ConcurrentGRPOTrainer` is concurrent on the installed TRL, and not TRL's trainer under another name."""
+    assert [] == find_changed_methods(GRPOTrainer), "TRL's private methods changed: see training/concurrent.py"
+
+
+def test_a_server_of_vllm_samples_a_group_from_its_first_prompt() -> None:
+    """Why prompts must be equal in a group: in server mode every `num_generations`-th prompt is sent."""
+    source = inspect.getsource(vllm_generation)
+
+    assert "[::num_generations]" in source, "TRL sends all prompts now: see samples_groups_together"
 
 
 @pytest.mark.parametrize("hook", ["on_init_end", "on_train_begin", "on_train_end"])

@@ -10,7 +10,7 @@ from openreward.environments import ToolOutput, tool
 
 from tests.servers.environments import SmallEnvironment, say
 
-__all__ = ["Together", "Unlucky"]
+__all__ = ["Crowd", "Together", "Unlucky"]
 
 _DEADLINE_S = 60.0
 
@@ -48,6 +48,22 @@ class Together(SmallEnvironment):
         """Work with the others."""
         await self._calls.join(self.SIZE)
         return say("done", reward=float(self.task_spec["n"]))
+
+
+class Crowd(SmallEnvironment):
+    """Says how many of its calls were ever at work together."""
+
+    _num_at_work: ClassVar[int] = 0
+    _most: ClassVar[int] = 0
+
+    @tool
+    async def work(self) -> ToolOutput:
+        """Work for a moment."""
+        Crowd._num_at_work += 1
+        Crowd._most = max(Crowd._most, Crowd._num_at_work)
+        await asyncio.sleep(0.05)
+        Crowd._num_at_work -= 1
+        return say(str(Crowd._most), reward=1.0)
 
 
 class Unlucky(SmallEnvironment):

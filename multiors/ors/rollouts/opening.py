@@ -194,17 +194,17 @@ async def _open_somewhere(blueprint: Blueprint, task_index: int, borrower: objec
         runtime.servers.add_session(endpoint)
 
         try:
-            async with runtime.limiters.hold(blueprint.caps, "calls"):
-                return await open_session(
-                    runtime,
-                    endpoint,
-                    owner=blueprint.identity,
-                    split=blueprint.split,
-                    task_index=task_index,
-                    secrets=blueprint.secrets,
-                    timeouts=blueprint.timeouts,
-                    on_closed=partial(_end, blueprint, endpoint, borrower),
-                )
+            return await open_session(
+                runtime,
+                endpoint,
+                owner=blueprint.identity,
+                split=blueprint.split,
+                task_index=task_index,
+                secrets=blueprint.secrets,
+                timeouts=blueprint.timeouts,
+                wait_turn=partial(runtime.limiters.hold, blueprint.caps, "calls"),
+                on_closed=partial(_end, blueprint, endpoint, borrower),
+            )
         except BaseException as error:
             runtime.servers.remove_session(endpoint)
             is_away = isinstance(error, TimeoutError) or is_connection_error(error)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,10 +82,12 @@ class OpenSession:
         owner: str,
         dropped_blocks: int,
         timeouts: SessionTimeouts,
+        wait_turn: Callable[[], AbstractAsyncContextManager[None]],
         on_closed: Callable[[], None],
     ) -> None:
         self._session = session
         self._timeouts = timeouts
+        self._wait_turn = wait_turn
         self._on_closed = on_closed
         self.owner = owner
         self.prompt = prompt
@@ -97,14 +100,15 @@ class OpenSession:
         return self._session.sid or ""
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolReply:
-        """Run a tool once.
+        """Run a tool once, when it is its turn; its deadline begins then.
 
         Raises:
             CallFailed: No reply, with the reason.
         """
         try:
-            with anyio.fail_after(self._timeouts.call_s):
-                return await self._session.call_once(tool, arguments)
+            async with self._wait_turn():
+                with anyio.fail_after(self._timeouts.call_s):
+                    return await self._session.call_once(tool, arguments)
         except TimeoutError:
             detail = f"no answer within {self._timeouts.call_s:g} s"
             raise CallFailed(UnscoredReason.SESSION_LOST, detail) from None
@@ -180,12 +184,13 @@ async def open_session(
     task_index: int,
     secrets: Secrets | None,
     timeouts: SessionTimeouts,
+    wait_turn: Callable[[], AbstractAsyncContextManager[None]],
     on_closed: Callable[[], None],
 ) -> OpenSession:
     """Open a session for one task and fetch its prompt; what was opened is closed again if anything fails.
 
-    `owner` is the identity of the source, by which its sessions are closed together; `on_closed` is called when a
-    session that was returned has been closed.
+    `owner` is the identity of the source, by which its sessions are closed together. Opening, and each call later, are
+    made inside `wait_turn()`; `on_closed` is called when a session that was returned has been closed.
 
     Raises:
         TimeoutError: Not open within `timeouts.open_s`.
@@ -196,9 +201,10 @@ async def open_session(
     )
 
     try:
-        with anyio.fail_after(timeouts.open_s):
-            await session.__aenter__()
-            blocks = await session.get_prompt()
+        async with wait_turn():
+            with anyio.fail_after(timeouts.open_s):
+                await session.__aenter__()
+                blocks = await session.get_prompt()
     except BaseException:
         await _close(session)
         raise
@@ -210,6 +216,7 @@ async def open_session(
         owner=owner,
         dropped_blocks=len(blocks) - len(texts),
         timeouts=timeouts,
+        wait_turn=wait_turn,
         on_closed=on_closed,
     )
     runtime.register(opened)
