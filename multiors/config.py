@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import ErrorDetails
 
 from multiors.errors import ConfigError
@@ -45,10 +45,19 @@ def _refuse_truth(value: object) -> object:
     return value
 
 
+def _as_list(value: object) -> object:
+    """One target stands as it is, several in a list."""
+    return [value] if isinstance(value, str) else value
+
+
+_TEXT = {"type": "string", "minLength": 1}
+_TARGETS = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]}
 _Number = Annotated[float, BeforeValidator(_refuse_truth), Field(allow_inf_nan=False)]
 _Positive = Annotated[float, BeforeValidator(_refuse_truth), Field(gt=0, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=1, strict=True)]
 _Index = Annotated[int, Field(ge=0, strict=True)]
+_Text = Annotated[str, Field(min_length=1)]
+_Targets = Annotated[tuple[_Text, ...], BeforeValidator(_as_list), Field(min_length=1), WithJsonSchema(_TARGETS)]
 
 
 class _Config(BaseModel):
@@ -77,7 +86,7 @@ class RewardConfig(_Config):
 class SourceConfig(_Config):
     """One environment."""
 
-    target: str = Field(min_length=1, description="Catalogue name 'owner/name', or URL of an ORS server.")
+    target: _Targets = Field(description="Catalogue name 'owner/name', URL of an ORS server, or URLs of equal servers.")
     env_name: str | None = Field(default=None, description="Which environment of the server.")
     variant: str | None = Field(default=None, description="ORS variant of a catalogue environment.")
     split: str = Field(default="train", description="Which split's tasks.")
@@ -91,6 +100,8 @@ class SourceConfig(_Config):
     session_url: str | None = Field(default=None, description="Session address of a platform of one's own.")
     open_timeout_s: _Positive = Field(default=600.0, description="Seconds for opening a session.")
     call_timeout_s: _Positive = Field(default=600.0, description="Seconds for one tool call.")
+    max_sessions: _Count | None = Field(default=None, description="Sessions open at once, per process.")
+    max_concurrent_calls: _Count = Field(default=512, description="Calls and openings under way at once, per process.")
 
     @model_validator(mode="after")
     def _check_tasks(self) -> SourceConfig:
@@ -111,6 +122,10 @@ class RunConfig(_Config):
         default=None, description="Where the schedule ends if num_slots does not say."
     )
     tools: Literal["separate", "union"] = Field(default="separate", description="Whose tools a prompt shows.")
+    max_sessions: _Count | None = Field(default=None, description="Sessions of all sources open at once, per process.")
+    max_concurrent_calls: _Count | None = Field(
+        default=None, description="Calls and openings of all sources under way at once, per process."
+    )
 
 
 def load_run_file(path: Path) -> RunConfig:

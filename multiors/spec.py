@@ -28,6 +28,7 @@ from multiors.mixing import (
 )
 from multiors.ors.preparation import find_random_prompts, prepare_sources
 from multiors.ors.rollouts.environment import EnvironmentFactory
+from multiors.ors.rollouts.opening import discard_owned_by
 from multiors.ors.sessions.limits import Cap, describe_socket_need
 from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.source import ORSSource
@@ -309,7 +310,9 @@ class MultiOpenRewardSpec:
 
     def close(self) -> None:
         """Close every session of this mix and wait for it."""
-        get_runtime().close_owned_by({source.identity for source in self._ors_sources})
+        identities = {source.identity for source in self._ors_sources}
+        discard_owned_by(identities)
+        get_runtime().close_owned_by(identities)
 
     # Inside
 

@@ -102,6 +102,7 @@ def train(
         environment_factory=spec.environment_factory,
         reward_funcs=options.pop("reward_funcs", None) or spec.reward_funcs,
         callbacks=options.pop("callbacks") if "callbacks" in options else spec.callbacks,
+        **{name: options.pop(name) for name in ("end_when_finished",) if name in options},
     )
     trainer.script = script
     trainer.train(**options)

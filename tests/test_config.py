@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from multiors import ORSSource
 from multiors.config import RunConfig, build_spec, load_run_file
 from multiors.errors import ConfigError
 
@@ -100,6 +101,18 @@ def test_a_smallest_run_file_is_enough(load: Load) -> None:
     )
 
 
+def test_a_source_may_have_equal_servers_and_limits(load: Load) -> None:
+    """A list of targets and the limits of sources and mix reach the spec."""
+    text = "sources: {a: {target: ['http://a:1', 'http://b:1'], max_sessions: 4, max_concurrent_calls: 2}}"
+    spec = build_spec(load(f"{{{text}, max_sessions: 9, max_concurrent_calls: 8}}"))
+    (source,) = spec.sources.values()
+
+    assert isinstance(source, ORSSource)
+    assert "ORSSource(['http://a:1', 'http://b:1'])" == repr(source)
+    assert [4, 9] == [source.max_sessions, spec._cap.max_sessions]
+    assert [2, 8] == [source._max_concurrent_calls, spec._cap.max_concurrent_calls]
+
+
 def test_options_of_the_caller_reach_the_spec(load: Load) -> None:
     """What a file cannot hold is given in Python."""
     records: list[Any] = []
@@ -125,7 +138,7 @@ def test_anchors_and_merges_are_yaml(load: Load) -> None:
         "  c: {target: x, reward: *same}\n"
     )
 
-    assert ["http://127.0.0.1:1", "b"] == [config.sources["b"].target, config.sources["b"].env_name]
+    assert [("http://127.0.0.1:1",), "b"] == [config.sources["b"].target, config.sources["b"].env_name]
     assert 0.0 == config.sources["c"].reward.unscored
 
 
@@ -190,7 +203,10 @@ SOURCE = "sources:\n  a:\n    target: 'http://127.0.0.1:1'\n"
         ("sources:\n  a:\n  b: {target: x}\n", r"line 2: sources\.a: Input should be a valid dictionary"),
         ("sources:\n  a: {weight: 1}\n", r"line 2: sources\.a\.target: Field required"),
         ("sources:\n  1: {target: x}\n", r"line 2: sources\.1\.\[key\]: Input should be a valid string \(got 1\)"),
-        ("sources:\n  a: {target: ''}\n", r"line 2: sources\.a\.target: String should have at least 1 character"),
+        ("sources:\n  a: {target: ''}\n", r"line 2: sources\.a\.target\.0: String should have at least 1 character"),
+        ("sources:\n  a: {target: []}\n", r"line 2: sources\.a\.target: Value should have at least 1 item"),
+        ("sources:\n  a: {target: [x, 7]}\n", r"line 2: sources\.a\.target\.1: Input should be a valid string"),
+        (f"{SOURCE}    max_sessions: 0\n", r"line 4: sources\.a\.max_sessions: .* greater than or equal to 1"),
         (f"{SOURCE}    heft: 2\n", r"line 4: sources\.a\.heft: there is no such key here; the keys are target, "),
         (f"{SOURCE}steps: 2\n", "line 4: steps: there is no such key here; the keys are sources, weights"),
         ("sources: {parts: {target: x, a: 1}}\n", r"line 1: sources\.parts\.a: .*the keys are target, env_name"),

@@ -20,10 +20,11 @@ import pytest
 
 from multiors import MultiOpenRewardSpec, ORSSource, RewardPart, SourceReward
 from multiors.errors import ConfigError, RewardError
+from multiors.ors.sessions.runtime import get_runtime
 from tests.completions import serve_completions
 from tests.playing import factories, play
 from tests.scripted import call
-from tests.servers.launch import Counts, ServerHandle, serve
+from tests.servers.launch import Counts, ServerHandle, configured, serve
 
 NOWHERE = "http://127.0.0.1:9"
 NUM_GROUPS = 6
@@ -135,6 +136,61 @@ def test_a_reward_is_the_sources_own_rule(
 
     assert rewards == given
     assert {} == active
+
+
+# -- opened ahead
+
+
+def reset_in_order(slots: Any, num_slots: int, num_generations: int) -> list[Any]:
+    """The environments of the first slots, reset one after another as the worker does it."""
+    environments = []
+    for row in slots.train_dataset.select(range(num_slots)):
+        columns = {name: value for name, value in row.items() if name != "environment"}
+        for _ in range(num_generations):
+            environment = slots.environment_factory[row["environment"]]()
+            environment.reset(**columns)
+            environments.append(environment)
+
+    return environments
+
+
+def test_a_group_opens_together_though_it_is_reset_one_by_one() -> None:
+    """The first reset of a slot opens the sessions of its whole group: each of them waits for all others here."""
+    with serve(configured("tests.servers.waiting:Together", SIZE=4)) as server:
+        sources = {name: ORSSource(server.url, discover_task_tools=False) for name in ("left", "right")}
+        with MultiOpenRewardSpec(sources, num_slots=8) as spec:
+            environments = reset_in_order(spec.for_async(), num_slots=3, num_generations=4)
+            opened = [environment._episode().opened for environment in environments]
+
+    assert [True] * 12 == opened
+
+
+def test_what_was_opened_ahead_and_not_played_is_closed(echo_server: ServerHandle) -> None:
+    """The size of groups is learnt from the first; nothing opened ahead stays open after its slot was played."""
+    get_runtime().close_now(list(get_runtime()._open))
+    echo_server.reset_counts()
+    spec = MultiOpenRewardSpec({"echo": ORSSource(echo_server.url, discover_task_tools=False)}, num_slots=8)
+    environments = reset_in_order(spec.for_async(), num_slots=4, num_generations=2)
+    played = [environment.get_reward() for environment in environments]
+    waiting = echo_server.wait_until(lambda counts: counts.active == {"echo": 2})
+    spec.close()
+
+    # Those of the slot that would come next are left, and as many as a group has.
+    assert [None] * 8 == played
+    assert {"echo": 2} == waiting.active
+    assert {} == echo_server.counts().active
+
+
+def test_a_schedule_begins_again_after_its_last_slot(echo_server: ServerHandle) -> None:
+    """The worker plays the dataset again and again, so what follows the last slot is the first."""
+    spec = MultiOpenRewardSpec({"echo": ORSSource(echo_server.url, discover_task_tools=False)}, num_slots=2)
+    slots = spec.for_async()
+    played = [*reset_in_order(slots, num_slots=2, num_generations=2), *reset_in_order(slots, 2, 2)]
+    opened = [environment._episode().opened for environment in played]
+    spec.close()
+
+    assert [True] * 8 == opened
+    assert {} == echo_server.wait_until(lambda counts: not counts.active).active
 
 
 # -- TRL's worker
@@ -260,6 +316,11 @@ def test_the_worker_tells_better_from_worse(worked: Worked) -> None:
     signs = [sorted((sample.metrics["reward"], sample.advantage > 0) for sample in group) for group in groups]
 
     assert [[(0.0, False), (1.0, True)]] * len(groups) == signs
+
+
+def test_the_worker_opens_sessions_while_it_waits(worked: Worked) -> None:
+    """The worker resets one environment at a time; their sessions open together all the same."""
+    assert worked.counts.max_in_flight["POST /create"] > 1
 
 
 def test_the_worker_leaves_no_session(worked: Worked) -> None:

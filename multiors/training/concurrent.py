@@ -33,6 +33,7 @@ logger = logging.getLogger("multiors.training")
 
 _PARAMETERS = {
     "_generate_and_score_completions": ("self", "inputs"),
+    "_get_tool_suffix_ids": ("self", "tool_messages"),
     "_tool_call_loop": (
         "self", "prompts", "prompt_ids", "completion_ids", "completions", "logprobs", "images", "multimodal_fields",
     ),
@@ -58,6 +59,11 @@ class ConcurrentRollouts(_Trainer):
 
     Environments that are not this library's are reset and called as TRL does it.
 
+    Args:
+        end_when_finished: Whether a rollout ends with the call that finished its episode. TRL lets the policy write
+            once more after it, about a result that changes nothing; without that turn, the tool's last answer is in no
+            message and the rollout is trained on exactly the tokens it sampled until then.
+
     Example:
         >>> from trl.experimental.gmpo import GMPOTrainer
         >>> class ConcurrentGMPOTrainer(ConcurrentRollouts, GMPOTrainer):
@@ -66,7 +72,7 @@ class ConcurrentRollouts(_Trainer):
 
     _is_concurrent = True
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, end_when_finished: bool = False, **kwargs: Any) -> None:
         changed = find_changed_methods(super(ConcurrentRollouts, type(self)))  # type: ignore[arg-type]  # a view of the bases
 
         if changed:
@@ -74,6 +80,8 @@ class ConcurrentRollouts(_Trainer):
 
         self._reported_prompts: set[str | None] = set()
         self._num_unmatched = 0
+        self._end_when_finished = end_when_finished
+        self._turns: _Turns | None = None
         super().__init__(*args, **kwargs)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -101,13 +109,22 @@ class ConcurrentRollouts(_Trainer):
         if not self._is_concurrent or not self.environments:
             return super()._tool_call_loop(prompts, prompt_ids, completion_ids, completions, *args, **kwargs)
 
-        turns = _Turns(self.environments, self._sync_tool_dicts, completions)
+        self._turns = _Turns(self.environments, self._sync_tool_dicts, completions)
 
-        with turns.watched():
+        with self._turns.watched():
             result = super()._tool_call_loop(prompts, prompt_ids, completion_ids, completions, *args, **kwargs)
 
-        self._num_unmatched = turns.num_unmatched
+        self._num_unmatched = self._turns.num_unmatched
+        self._turns = None
         return result
+
+    def _get_tool_suffix_ids(self, tool_messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        if self._end_when_finished and self._turns is not None and self._turns.is_finished(tool_messages[-1]):
+            # Longer than a completion may be: TRL takes the answer back and goes on without this rollout.
+            return [self._tokenizer.pad_token_id] * (self.max_completion_length + 1)
+
+        suffix_ids: list[int] = super()._get_tool_suffix_ids(tool_messages)
+        return suffix_ids
 
     def _open_ahead(self, row: Mapping[str, Any]) -> Opening | None:
         """Start opening a row's session. None: its environment is not this library's."""
@@ -228,6 +245,11 @@ class _Turns:
             for row in rows:
                 self._environments[row]._on_call = None
                 self.num_unmatched += self._environments[row]._end_ahead()
+
+    def is_finished(self, answer: Mapping[str, Any]) -> bool:
+        """Whether the episode of the rollout that was just given this message is over."""
+        row = next(row for row, messages in enumerate(self._completions) if messages[-1] is answer)
+        return bool(getattr(self._environments[row], "finished", False))
 
     def _begin(self, caller: int) -> None:
         if self._num_begun[caller] == len(self._completions[caller]):

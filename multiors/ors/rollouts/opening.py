@@ -7,10 +7,12 @@ not taken. Sessions of one source and task are alike, so it does not matter who 
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 
 import aiohttp
@@ -25,7 +27,15 @@ from multiors.ors.sessions.servers import is_connection_error
 from multiors.ors.sessions.session import OpenSession, open_session
 from multiors.ors.target import Endpoint
 
-__all__ = ["OPEN_ERRORS", "Opening", "discard", "has_random_prompt", "open_ahead", "take_or_open"]
+__all__ = [
+    "OPEN_ERRORS",
+    "Opening",
+    "discard",
+    "discard_owned_by",
+    "has_random_prompt",
+    "open_ahead",
+    "take_or_open",
+]
 
 OPEN_ERRORS = (
     aiohttp.ClientError,
@@ -52,21 +62,16 @@ class Opening:
         self.stand_in_prompt: str | None = None
         """What a rollout is told if its session does not open. None: that it did not."""
 
-        self._lock = threading.Lock()
-        self._session: OpenSession | None = None
-        self._is_discarded = False
+        self._scope: anyio.CancelScope | None = None
+        self._is_unwanted = False
         self._future: Future[OpenSession] = get_runtime().start(self._open)
 
     async def _open(self) -> OpenSession:
-        session = await _open(self.blueprint, self.task_index)
+        with anyio.CancelScope() as self._scope:
+            if not self._is_unwanted:
+                return await _open(self.blueprint, self.task_index)
 
-        with self._lock:
-            self._session = session
-
-            if self._is_discarded:
-                get_runtime().close_soon(session)
-
-        return session
+        raise SessionError("nobody waits for this session any more")
 
     def wait(self) -> OpenSession:
         """The open session; an interrupt ends the opening.
@@ -76,6 +81,8 @@ class Opening:
         """
         try:
             return self._future.result()
+        except OPEN_ERRORS:
+            raise
         except BaseException:
             self.discard()
             raise
@@ -89,14 +96,17 @@ class Opening:
 
     def discard(self) -> None:
         """End the opening, and the session if it is open already; returns at once."""
-        # A cancelled future may belong to a session that opened at the same moment: whoever comes second closes it.
-        with self._lock:
-            self._is_discarded = True
+        get_runtime().finish_soon(self._end)
 
-            if self._session is not None:
-                get_runtime().close_soon(self._session)
+    async def _end(self) -> None:
+        self._is_unwanted = True
 
-        self._future.cancel()
+        if self._scope is not None:
+            self._scope.cancel()
+
+        with suppress(*OPEN_ERRORS):
+            session: OpenSession = await asyncio.wrap_future(self._future)
+            await get_runtime().close(session)
 
 
 _waiting: defaultdict[tuple[int, str, int], deque[Opening]] = defaultdict(deque)
@@ -123,6 +133,14 @@ def take_or_open(blueprint: Blueprint, task_index: int) -> Opening:
             _waiting.pop(_key(blueprint, task_index), None)
 
     return opening or Opening(blueprint, task_index)
+
+
+def discard_owned_by(owners: Collection[str]) -> None:
+    """End those openings of some sources that nobody took."""
+    with _lock:
+        openings = [opening for waiting in _waiting.values() for opening in waiting]
+
+    discard(opening for opening in openings if opening.blueprint.identity in owners)
 
 
 def discard(openings: Iterable[Opening]) -> None:

@@ -141,7 +141,17 @@ class Runtime:
             return
 
         self._open.discard(session)
-        future = self.start(session.close)
+        self.finish_soon(session.close)
+
+    async def close(self, session: Closable) -> None:
+        """Close a session that is not being closed yet. Runs on the loop."""
+        if session in self._open:
+            self._open.discard(session)
+            await session.close()
+
+    def finish_soon(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run what ends a session in the background; `close_now` waits for it."""
+        future = self.start(function)
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
 
