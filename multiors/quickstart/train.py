@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from transformers import PrinterCallback, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
-from multiors import MultiOpenRewardSpec, ORSSource, SourceReward
+from multiors import ConcurrentGRPOTrainer, MultiOpenRewardSpec, ORSSource, SourceReward
 from multiors.quickstart.measure import measure_policy
 from multiors.quickstart.options import Effort
 from multiors.quickstart.policy import Policy, build_model, build_tokenizer
@@ -62,8 +62,8 @@ def make_mix(url_by_environment: Mapping[str, str], *, seed: int, journal: Rollo
 
 
 def train(spec: MultiOpenRewardSpec, args: GRPOConfig, policy: Policy, *, on_step: Callable[[], None]) -> None:
-    """Train the policy with TRL's trainer, as it is, on the mix."""
-    trainer = GRPOTrainer(
+    """Train the policy on the mix with TRL's trainer, its environments at once."""
+    trainer = ConcurrentGRPOTrainer(
         model=policy.model,
         args=args,
         processing_class=policy.tokenizer,
@@ -135,7 +135,7 @@ def run(
     policy = _warm_up(episodes, tools, seed=seed, steps=effort.warm_start_steps, talk=talk)
     tasks = [(name, i) for name, num in num_tasks.items() for i in range(num) for _ in range(effort.episodes_per_task)]
     before = _measure(policy, spec, tasks, when="before", seed=seed, talk=talk)
-    with talk.phase("grpo", f"GRPO, {steps} steps of TRL's GRPOTrainer", total=steps) as advance, journal.recording():
+    with talk.phase("grpo", f"GRPO, {steps} steps, environments at once", total=steps) as advance, journal.recording():
         train(spec, args, policy, on_step=advance)
     after = _measure(policy, spec, tasks, when="after", seed=seed + 1, talk=talk)
     return RunResult(

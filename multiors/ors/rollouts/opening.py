@@ -8,6 +8,7 @@ not taken. Sessions of one source and task are alike, so it does not matter who 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable
@@ -109,7 +110,7 @@ class Opening:
             await get_runtime().close(session)
 
 
-_waiting: defaultdict[tuple[int, str, int], deque[Opening]] = defaultdict(deque)
+_waiting: defaultdict[tuple[str, int], deque[Opening]] = defaultdict(deque)
 _lock = threading.Lock()
 
 
@@ -176,9 +177,8 @@ async def has_random_prompt(blueprint: Blueprint, task_index: int) -> bool:
     return prompts[0] != prompts[1]
 
 
-def _key(blueprint: Blueprint, task_index: int) -> tuple[int, str, int]:
-    # A forked child inherits this table, and with it sessions that are its parent's.
-    return get_runtime().pid, blueprint.identity, task_index
+def _key(blueprint: Blueprint, task_index: int) -> tuple[str, int]:
+    return blueprint.identity, task_index
 
 
 async def _open(blueprint: Blueprint, task_index: int) -> OpenSession:
@@ -240,3 +240,14 @@ def _end(blueprint: Blueprint, endpoint: Endpoint, borrower: object) -> None:
     runtime = get_runtime()
     runtime.servers.remove_session(endpoint)
     runtime.limiters.release(blueprint.caps, "sessions", borrower)
+
+
+def _forget_parent() -> None:
+    """In a forked child: the sessions in the table are the parent's, and one of its threads may have held the lock."""
+    global _lock
+
+    _waiting.clear()
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
