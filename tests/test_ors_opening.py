@@ -93,6 +93,18 @@ def test_what_is_discarded_while_it_opens_is_closed() -> None:
     assert {"slow": 4} == closed.deleted
 
 
+def test_what_is_discarded_while_it_is_created_is_closed() -> None:
+    """The request to delete does not overtake the one that creates: the server would know nothing to delete yet."""
+    with serve("tests.servers.waiting:LongInTheMaking") as server:
+        opening = open_ahead(make_factory(server).blueprint, 0)
+        server.wait_until(lambda counts: "POST /create" in counts.requests)
+        discard([opening])
+        get_runtime().close_now([])
+        counts = server.counts()
+
+    assert {"longinthemaking": 1} == counts.opened == counts.deleted
+
+
 def test_what_was_taken_is_not_discarded(idle: ServerHandle) -> None:
     """Discarding a batch's sessions ends those that are left, and not those that rollouts play in."""
     factory = make_factory(idle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ from openreward.environments import ToolOutput, tool
 
 from tests.servers.environments import SmallEnvironment, say
 
-__all__ = ["Crowd", "Together", "Unlucky"]
+__all__ = ["Crowd", "LongInTheMaking", "Together", "Unlucky"]
 
 _DEADLINE_S = 60.0
 
@@ -64,6 +65,19 @@ class Crowd(SmallEnvironment):
         await asyncio.sleep(0.05)
         Crowd._num_at_work -= 1
         return say(str(Crowd._most), reward=1.0)
+
+
+class LongInTheMaking(SmallEnvironment):
+    """Takes its time before the server knows of it, so that a request to delete it comes too early."""
+
+    def __init__(self, task_spec: Any = None, secrets: Any = None) -> None:
+        super().__init__(task_spec, secrets)
+        time.sleep(0.5)
+
+    @tool
+    def act(self) -> ToolOutput:
+        """Act."""
+        return say("acted", reward=1.0)
 
 
 class Unlucky(SmallEnvironment):

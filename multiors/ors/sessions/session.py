@@ -16,6 +16,7 @@ from typing import Any
 
 import aiohttp
 import anyio
+import anyio.lowlevel
 from openreward._version import USER_AGENT
 from openreward.api._session.http import AuthenticationError, _do_request, request_retryable
 from openreward.api._session.ping import ErrorResponse
@@ -317,7 +318,9 @@ class _Session(AsyncSession):
             self.heard_s = time.monotonic()
 
             try:
-                await self._send("/create", {**body, **variant}, self._secrets_headers)
+                # Given up half-way, it could be overtaken by the request to delete, and the environment would stay.
+                with anyio.CancelScope(shield=True, deadline=anyio.current_effective_deadline()):
+                    await self._send("/create", {**body, **variant}, self._secrets_headers)
             except aiohttp.ClientConnectorError:
                 wait_s, is_starting = None, False
                 if attempt >= MAX_ATTEMPTS:
@@ -327,6 +330,7 @@ class _Session(AsyncSession):
                 if not is_starting and (error.status != 429 or attempt >= MAX_ATTEMPTS):
                     raise
             else:
+                await anyio.lowlevel.checkpoint()  # where an end of the shielded wait, or of this session, comes up
                 return
 
             await back_off(attempt, wait_s)
