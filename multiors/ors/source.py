@@ -94,6 +94,7 @@ class ORSSource:
         max_concurrent_calls: int = DEFAULT_MAX_CONCURRENT_CALLS,
     ) -> None:
         self._targets = self._check_targets(target, env_name)
+        self._target, self._is_url = target, is_url(self._targets[0])  # as TRL's spec, whose tests read them
         self.label = env_name or show_target(self._targets[0])
         self.weight = weight
         self.reward = reward
