@@ -1,14 +1,15 @@
 """What touches TRL's trainer: reward columns, settings, callback, and the classes of the union and async modes.
 
-The files read in the order of use: `settings` (before the trainer is built), `order`, `readers`, `table` and `columns`
-(in every step), `concurrent` (the trainer whose environments answer at once), `scored`, `lookahead` and `union` (other
-trainers and modes), `slots` (specs of others), `callback` (begin and end).
-How a share or a reward is decided is not known here.
+The files read in the order of use: `settings` (before the trainer is built), `order`, `batch`, `readers`, `table` and
+`columns` (in every step), `concurrent` (the trainer whose environments answer at once), `scored`, `lookahead` and
+`union` (other trainers and modes), `slots` (specs of others), `callback` (begin and end). How a share or a reward is
+decided is not known here.
 """
 
 from __future__ import annotations
 
-from multiors.training.columns import RewardColumns, RunState, make_columns
+from multiors.training.batch import RunState
+from multiors.training.columns import RewardColumns, make_columns
 from multiors.training.readers import EpisodeReader, SourceReader
 from multiors.training.scored import AsyncSlots, make_async_slots
 from multiors.training.settings import (

@@ -4,7 +4,7 @@ Decides which rollouts a column reads, what the user's functions are given, what
 its rollout was scored. What a rollout is worth is decided in `multiors.rewards`; the columns only carry.
 
 TRL calls each column with the whole batch of its process, in column order, in training and in evaluation. The first
-column also does what must be done once a batch: it checks the order of the slots and logs what concerns all sources.
+column also has done what must be done once a batch (`multiors.training.batch`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 from multiors.errors import RewardError, RoutingError
@@ -26,34 +25,19 @@ from multiors.rewards import (
     check_values,
     compose,
     metric_values,
-    share_values,
 )
-from multiors.training.order import SlotOrder
+from multiors.training.batch import RunState, log_values
 from multiors.training.readers import SourceReader
-from multiors.training.table import TABLE_COLUMNS, TableColumns
+from multiors.training.table import TABLE_COLUMNS
 
 __all__ = [
     "AsyncRewardColumn",
     "RewardColumn",
     "RewardColumns",
-    "RunState",
     "make_columns",
 ]
 
 OnRollouts = Callable[[list[RolloutRecord]], None]
-
-
-@dataclass(slots=True)
-class RunState:
-    """What the columns of one mix share about the run in progress."""
-
-    order: SlotOrder = field(default_factory=SlotOrder)
-    table: TableColumns = field(default_factory=TableColumns)
-    max_completion_tokens: int | None = None
-    """The trainer's budget for a rollout. None: not known."""
-
-    samples_groups_together: bool = False
-    """Whether the trainer samples a whole group from the prompt of its first rollout."""
 
 
 @dataclass(slots=True)
@@ -127,9 +111,7 @@ class RewardColumn:
         names = self._name_rollouts(environments, arguments)
 
         if self._is_first:
-            self._watch_order(arguments)
-            self._check_prompts(names, arguments)
-            self._log_batch(names, arguments)
+            self._run.begin_batch(names, arguments, sources=self._names)
 
         rows = [row for row, name in enumerate(names) if name == self.__name__]
         mine = [environments[row] for row in rows]
@@ -228,38 +210,6 @@ class RewardColumn:
         messages = _messages(arguments["completions"][position]) if arguments.get("completions") else []
         return bool(messages and messages[-1].get("tool_calls"))
 
-    def _watch_order(self, arguments: Mapping[str, Any]) -> None:
-        slots = arguments.get("slot")
-        state = arguments.get("trainer_state")
-
-        if slots and None not in slots and state is not None and _is_training(arguments):
-            self._run.order.check(slots, is_first_process=state.is_world_process_zero, global_step=state.global_step)
-
-    def _check_prompts(self, names: Sequence[str], arguments: Mapping[str, Any]) -> None:
-        """Completions that were sampled from another rollout's prompt must not be trained on."""
-        if not self._run.samples_groups_together:
-            return
-
-        rows = list(zip(arguments.get("slot") or [], arguments.get("prompts") or [], strict=False))
-        strange = [row for row, (left, right) in enumerate(pairwise(rows)) if left[0] == right[0] and left != right]
-
-        if strange:
-            raise RoutingError(
-                f"source {names[strange[0]]!r}: the rollouts of one group were given different prompts, and vLLM's "
-                f"server mode samples all of them from the first. If a session did not open, use "
-                f"ConcurrentGRPOTrainer, which gives its rollout the prompt of the group; if the environment's prompt "
-                f"is random, use vllm_mode='colocate'."
-            )
-
-    def _log_batch(self, names: Sequence[str], arguments: Mapping[str, Any]) -> None:
-        if arguments.get("environment") is None:
-            return
-
-        _log_values(arguments.get("log_metric"), share_values(names, self._names))
-
-        if arguments.get("log_extra"):
-            arguments["log_extra"]("environment", list(names))
-
     def _restrict(self, arguments: Mapping[str, Any], rows: Sequence[int], size: int) -> dict[str, Any]:
         """Per-rollout arguments cut down to `rows`, others as they are, and the decoded task specifications."""
         restricted = {
@@ -297,7 +247,7 @@ class RewardColumn:
         ]
 
     def _log_records(self, batch: _Batch, records: Sequence[RolloutRecord]) -> None:
-        _log_values(batch.arguments.get("log_metric"), metric_values(self.__name__, records))
+        log_values(batch.arguments.get("log_metric"), metric_values(self.__name__, records))
         log_extra = batch.arguments.get("log_extra")
 
         if log_extra is None:
@@ -420,13 +370,6 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def _log_values(log_metric: Callable[[str, float], None] | None, values_by_name: Mapping[str, Sequence[float]]) -> None:
-    if log_metric is not None:
-        for name, values in values_by_name.items():
-            for value in values:
-                log_metric(name, value)
-
-
 def _log_extra_for(batch: _Batch, *, source: str, taken: frozenset[str]) -> Callable[[str, Sequence[Any]], None]:
     """A `log_extra` for the user's functions, which know only their own source's rollouts."""
 
@@ -445,12 +388,6 @@ def _log_extra_for(batch: _Batch, *, source: str, taken: frozenset[str]) -> Call
         batch.extra_columns[column] = dict(zip(batch.rows, values, strict=True))
 
     return log_extra
-
-
-def _is_training(arguments: Mapping[str, Any]) -> bool:
-    """Whether the trainer trains: in evaluation, rows of the schedule may come in any order."""
-    trainer = getattr(arguments.get("log_metric"), "__self__", None)
-    return trainer is None or bool(trainer.model.training)
 
 
 def _refine_reason(reason: UnscoredReason | None, completion: Any) -> UnscoredReason | None:
