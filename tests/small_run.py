@@ -11,14 +11,14 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from multiors import MultiOpenRewardSpec, ORSSource, RolloutRecord
-from tests.scripted import call, make_arguments, train
+from tests.scripted import ConcurrentScriptedTrainer, ScriptedTrainer, call, make_arguments, train
 
-__all__ = ["Options", "run"]
+__all__ = ["Options", "run", "set_keepalive"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,24 @@ class Options:
     interrupted: bool = False
     """Whether each run waits for Ctrl-C, in the tool of `Slow` or in its reset, and the last gives it to itself while
     the policy writes. Such runs have no callbacks."""
+
+    concurrent: bool = False
+    """Whether the trainer opens and calls the environments at once."""
+
+    keepalive_s: float | None = None
+    """Silence after which a session is pinged. None: what the library takes."""
+
+    fails: bool = False
+    """Whether the policy raises an exception when it sees what a tool answered."""
+
+
+def set_keepalive(spec: MultiOpenRewardSpec, keepalive_s: float) -> MultiOpenRewardSpec:
+    """The spec, whose sessions are pinged after another silence; before any of its slots was read."""
+    for source in spec.sources.values():
+        assert isinstance(source, ORSSource)
+        source._timeouts = replace(source._timeouts, keepalive_s=keepalive_s)
+
+    return spec
 
 
 def answer(conversation: str, row: int) -> str:
@@ -61,11 +79,27 @@ def be_interrupted(conversation: str, row: int) -> str:
     return call("work")
 
 
+def fail(conversation: str, row: int) -> str:
+    """Answer well, and fail in the second turn."""
+    if "<tool_response>" in conversation:
+        raise RuntimeError("the policy broke")
+
+    return answer(conversation, row)
+
+
 def run(options: Options, sources: dict[str, list[Any]]) -> dict[str, Any]:
     """Train on a mix; what this process saw."""
     import torch.distributed
 
     records: list[RolloutRecord] = []
+    first_turns: list[str] = []
+
+    def watched(conversation: str, row: int) -> str:
+        if "<tool_response>" not in conversation:
+            first_turns.append(conversation)
+        return script(conversation, row)
+
+    script = fail if options.fails else be_interrupted if options.interrupted else answer
     spec = MultiOpenRewardSpec(
         {
             name: ORSSource(url, env_name=env, weight=weight, discover_task_tools=False)
@@ -73,11 +107,16 @@ def run(options: Options, sources: dict[str, list[Any]]) -> dict[str, Any]:
         },
         on_rollouts=records.extend,
     )
+
+    if options.keepalive_s is not None:
+        set_keepalive(spec, options.keepalive_s)
+
     trainer = train(
         spec,
         Path(options.policy),
         make_arguments(spec, Path(options.folder), **options.fields),
-        script=be_interrupted if options.interrupted else answer,
+        script=watched,
+        trainer_class=ConcurrentScriptedTrainer if options.concurrent else ScriptedTrainer,
         callbacks=[] if options.interrupted else spec.callbacks,
     )
     is_distributed = torch.distributed.is_initialized()
@@ -86,6 +125,7 @@ def run(options: Options, sources: dict[str, list[Any]]) -> dict[str, Any]:
         "backend": torch.distributed.get_backend() if is_distributed else None,
         "num_processes": trainer.accelerator.num_processes,
         "records": [record.to_json() for record in records],
+        "first_turns": first_turns,
         "log": trainer.state.log_history,
     }
 

@@ -24,6 +24,7 @@ from tests.small_run import Options, run
 pytestmark = pytest.mark.timeout(300)
 DEADLINE_S = 120.0
 STEPS = 3
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
@@ -87,8 +88,7 @@ def runs(
         )
         for folder, size in zip(folders, (4, 8), strict=True)
     )
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    process = start(both, *torchrun)
+    process = start(both, *TORCHRUN)
     stderr = finish(process)
     assert process.returncode == 0, stderr
     counts = [server.counts() for server in (mixed_server, echo_server)]
@@ -154,6 +154,35 @@ def test_metrics_are_exact_over_the_processes(runs: Runs) -> None:
     assert {"env/sort/scored", "env/echo/share", "env/heat/unscored/no_tool_call", "reward_std"} <= set(both[0])
     assert STEPS == len(both)
     assert alone == both
+
+
+def test_a_group_over_two_processes_has_one_prompt(tiny_policy: Path, tmp_path: Path) -> None:
+    """Where a group is spread over processes and sessions do not open, all its rollouts still have the same prompt."""
+    with serve("tests.servers.waiting:Unlucky") as server:
+        options = Options(
+            policy=str(tiny_policy),
+            folder=str(tmp_path),
+            runs=[{"luck": [server.url, "unlucky", 1.0]}],
+            fields={"max_steps": STEPS, "num_generations": 4, "per_device_train_batch_size": 2},
+            concurrent=True,
+        )
+        process = start(options, *TORCHRUN)
+        stderr = finish(process)
+        assert process.returncode == 0, stderr
+        counts = server.counts()
+
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    groups = [
+        [turn for rank in ranks for turn in rank["first_turns"][2 * step : 2 * step + 2]] for step in range(STEPS)
+    ]
+    reasons = Counter(record["reason"] for rank in ranks for record in rank["records"])
+    unmatched = [entry["env/unmatched_calls"] for entry in ranks[0]["log"] if "env/unmatched_calls" in entry]
+    assert [4] * STEPS == [len(group) for group in groups]
+    assert [1] * STEPS == [len(set(group)) for group in groups]
+    assert 4 * STEPS == reasons.total()
+    assert 0 < reasons["unreachable"] < 4 * STEPS
+    assert [0.0] * STEPS == unmatched
+    assert ({}, counts.opened) == (counts.active, counts.deleted)
 
 
 def test_two_processes_leave_no_session(runs: Runs) -> None:

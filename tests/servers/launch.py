@@ -50,14 +50,19 @@ class Counts:
     active: Mapping[str, int] = field(default_factory=dict)
     """Open sessions by environment; environments without one are left out. Not reset."""
 
+    max_active: int = 0
+    """The most sessions open at the same time, of all environments together."""
+
     opened: Mapping[str, int] = field(default_factory=dict)
     deleted: Mapping[str, int] = field(default_factory=dict)
+    """Ended by a request; a session that expired is in neither `deleted` nor `active`."""
 
     tool_calls: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """How often each tool ran, by environment and tool."""
 
     sessions: Sequence[Mapping[str, Any]] = ()
-    """One per session, in order of opening: sid, environment, split, index, tool_calls (how often each tool ran)."""
+    """One per session, in order of opening: sid, environment, split, index, tool_calls (how often each tool ran), pings
+    (how many were answered)."""
 
     resumed_calls: int = 0
     """Requests that asked for the result of a call under way, by task_id."""
@@ -70,6 +75,10 @@ class Counts:
 
     details: Mapping[str, Any] = field(default_factory=dict)
     """What only one kind of server counts."""
+
+    def pings(self) -> dict[str, int]:
+        """How often each session was pinged, by sid."""
+        return {session["sid"]: session["pings"] for session in self.sessions}
 
 
 class ServerHandle:
@@ -153,6 +162,20 @@ class ServerHandle:
 
     def reset_counts(self) -> None:
         self.ask("DELETE", "/_counts")
+
+    def pass_time(self, passed_s: float, *, pinged: Sequence[str] = (), deadline_s: float = 60.0) -> None:
+        """Make every session of openreward's server as old as if so much time had passed without a request.
+
+        Its own expiry, which looks every 5 s, then ends those that it has not heard of for 900 s.
+
+        Args:
+            passed_s: How much.
+            pinged: Sessions, by sid; returns once each of them was pinged after the time had passed.
+            deadline_s: How long to wait for these pings.
+        """
+        self.ask("POST", "/_clock", {"passed_s": passed_s})
+        before = self.counts().pings()
+        self.wait_until(lambda counts: all(counts.pings()[sid] > before[sid] for sid in pinged), deadline_s=deadline_s)
 
     def wait_until(self, holds: Callable[[Counts], bool], *, deadline_s: float = 10.0) -> Counts:
         """The counts, once `holds` is true of them.

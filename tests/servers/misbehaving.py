@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from tests.servers.environments import SmallEnvironment, say
 
-__all__ = ["Flaky", "FlakyTasks", "LongOutput", "ScriptedRewards", "Slow", "long_text"]
+__all__ = ["Flaky", "FlakyTasks", "Held", "LongOutput", "ScriptedRewards", "Slow", "long_text"]
 
 
 class Flaky(SmallEnvironment):
@@ -124,6 +124,29 @@ class Slow(SmallEnvironment):
         """Work for a while."""
         await self._take("tool_s")
         return say("done", reward=1.0, finished=True)
+
+
+class Held(SmallEnvironment):
+    """Works until another session lets everyone go."""
+
+    _is_free: ClassVar[asyncio.Event] = asyncio.Event()
+
+    @tool
+    async def work(self) -> ToolOutput:
+        """Work until let go."""
+        await self._is_free.wait()
+        return say("worked", reward=0.5)
+
+    @tool
+    async def let_go(self) -> ToolOutput:
+        """Let all sessions go."""
+        self._is_free.set()
+        return say("let go")
+
+    @tool
+    def finish(self) -> ToolOutput:
+        """Finish at once."""
+        return say("finished", reward=1.0, finished=True)
 
 
 class Score(BaseModel):

@@ -81,8 +81,9 @@ class _Ledger:
         self.max_in_flight: Counter[str] = Counter()
         self.opened: Counter[str] = Counter()
         self.deleted: Counter[str] = Counter()
+        self.max_active = 0
         self.tool_calls: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self.sessions: list[dict[str, Any]] = []
+        self.sessions: dict[str, dict[str, Any]] = {}
         self.resumed_calls = 0
         self.api_keys: set[str] = set()
         self.secrets: list[Any] = []
@@ -113,6 +114,8 @@ class _Counting:
             await self._app(scope, receive, send)
         elif scope["path"] == "/_counts":
             await self._answer_counts(scope, receive, send)
+        elif scope["path"] == "/_clock":
+            await self._move_clock(scope, receive, send)
         elif not scope["path"].startswith(f"{self._path_prefix}/"):
             self._ledger.paths[f"{scope['method']} {scope['path']}"] += 1
             await JSONResponse({"detail": "Not Found"}, 404)(scope, receive, send)
@@ -125,6 +128,13 @@ class _Counting:
             self._ledger.clear()
         await JSONResponse(self._counts())(scope, receive, send)
 
+    async def _move_clock(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # The server's own expiry compares these with the time, every 5 s (openreward 0.1.167, environments/server.py).
+        passed_s = json.loads(await _read(receive))["passed_s"]
+        for sid in self._server._last_ping:
+            self._server._last_ping[sid] -= passed_s
+        await JSONResponse({})(scope, receive, send)
+
     def _counts(self) -> dict[str, Any]:
         ledger = self._ledger
         active = Counter(env.name().lower() for env in self._server._active_envs.values() if env is not None)
@@ -134,10 +144,11 @@ class _Counting:
             "statuses": ledger.statuses,
             "max_in_flight": ledger.max_in_flight,
             "active": active,
+            "max_active": ledger.max_active,
             "opened": ledger.opened,
             "deleted": ledger.deleted,
             "tool_calls": ledger.tool_calls,
-            "sessions": ledger.sessions,
+            "sessions": list(ledger.sessions.values()),
             "resumed_calls": ledger.resumed_calls,
             "api_keys": sorted(ledger.api_keys),
             "secrets": ledger.secrets,
@@ -164,7 +175,9 @@ class _Counting:
         self._ledger.statuses[str(status)] += 1
         if scope["path"] == "/create" and status == 200:
             self._note_opened(sid, body)
-        if environment is not None and sid not in self._server._active_envs:
+        if scope["path"] == "/ping" and status == 200 and sid in self._ledger.sessions:
+            self._ledger.sessions[sid]["pings"] += 1
+        if scope["path"] == "/delete" and environment is not None and sid not in self._server._active_envs:
             self._ledger.deleted[environment.name().lower()] += 1
 
     def _note(self, scope: Scope, headers: dict[str, str], body: bytes) -> None:
@@ -185,15 +198,15 @@ class _Counting:
         asked = json.loads(body)
         name = environment.name().lower()
         self._ledger.opened[name] += 1
-        self._ledger.sessions.append(
-            {
-                "sid": sid,
-                "environment": name,
-                "split": asked.get("split"),
-                "index": asked.get("index"),
-                "tool_calls": environment.__dict__.setdefault("_tool_counter", Counter()),
-            }
-        )
+        self._ledger.max_active = max(self._ledger.max_active, len(self._server._active_envs))
+        self._ledger.sessions[sid] = {
+            "sid": sid,
+            "environment": name,
+            "split": asked.get("split"),
+            "index": asked.get("index"),
+            "tool_calls": environment.__dict__.setdefault("_tool_counter", Counter()),
+            "pings": 0,
+        }
 
     def _route(self, path: str) -> str:
         first, slash, rest = path.lstrip("/").partition("/")
