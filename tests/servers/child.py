@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import importlib
 import multiprocessing
 import multiprocessing.forkserver
@@ -38,6 +39,9 @@ def main(build: str, options: dict[str, Any], ports: Sequence[int], channel: Con
         channel.send(traceback.format_exc())
         sys.exit(1)
 
+    # What the fork server loaded is a large heap: to collect it takes up to a second, in the middle of whatever runs.
+    gc.collect()
+    gc.freeze()
     channel.send([bound.getsockname()[1] for bound in sockets])
     asyncio.run(serve(sockets))
 

@@ -24,6 +24,8 @@ plays more rollouts of one source in a batch."""
 # What a process with a generous limit of open files gets; more sockets than this only queue in the servers instead.
 _MAX_SOCKETS = 4096
 _UNKNOWN_LIMIT = 1024
+# Closings under way at once: a small server answers some hundreds of them in a second.
+_MAX_CLOSING = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,14 @@ class Limiters:
 
     def __init__(self) -> None:
         self._by_cap: dict[tuple[str, Kind], anyio.CapacityLimiter] = {}
+        self._closing: anyio.CapacityLimiter | None = None
+
+    def closing(self) -> anyio.CapacityLimiter:
+        """Room for closing a session, to be held while that is done; calls under way do not take it."""
+        if self._closing is None:
+            self._closing = anyio.CapacityLimiter(_MAX_CLOSING)
+
+        return self._closing
 
     async def acquire(self, caps: Sequence[Cap], kind: Kind, borrower: object) -> None:
         """Wait until every cap has room for `borrower`, and take it."""

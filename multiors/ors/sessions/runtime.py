@@ -44,6 +44,7 @@ _READ_TIMEOUT_S = 60.0
 # uvicorn drops a connection that was idle for 5 s; a call sent on it just then would have no known outcome.
 _IDLE_TIMEOUT_S = 4.0
 _EXIT_TIMEOUT_S = 15.0
+_EXIT_TIMEOUT_PER_SESSION_S = 0.01
 
 
 class Closable(Protocol):
@@ -155,11 +156,12 @@ class Runtime:
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
 
-    def close_now(self, sessions: list[Closable], *, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
+    def close_now(self, sessions: list[Closable]) -> None:
         """Close `sessions` at once and wait until they and all closings in the background are done."""
         for session in sessions:
             self.close_soon(session)
 
+        timeout_s = _EXIT_TIMEOUT_S + _EXIT_TIMEOUT_PER_SESSION_S * len(self._pending)
         _, unfinished = wait(list(self._pending), timeout=timeout_s)
 
         if unfinished:

@@ -77,6 +77,7 @@ class OpenSession:
 
     def __init__(
         self,
+        runtime: Runtime,
         session: _Session,
         prompt: str,
         *,
@@ -86,6 +87,7 @@ class OpenSession:
         wait_turn: Callable[[], AbstractAsyncContextManager[None]],
         on_closed: Callable[[], None],
     ) -> None:
+        self._runtime = runtime
         self._session = session
         self._timeouts = timeouts
         self._wait_turn = wait_turn
@@ -117,7 +119,7 @@ class OpenSession:
     async def close(self) -> None:
         """Delete the session on its server, once. One that cannot be closed is reported, not raised."""
         try:
-            await _close(self._session)
+            await _close(self._runtime, self._session)
         finally:
             self._on_closed()
 
@@ -207,11 +209,12 @@ async def open_session(
                 await session.__aenter__()
                 blocks = await session.get_prompt()
     except BaseException:
-        await _close(session)
+        await _close(runtime, session)
         raise
 
     texts = [block.text for block in blocks if block.type == "text"]
     opened = OpenSession(
+        runtime,
         session,
         "\n".join(texts),
         owner=owner,
@@ -256,7 +259,7 @@ async def open_probe(
             )
             return listing
     finally:
-        await _close(session)
+        await _close(runtime, session)
 
 
 def _make_session(
@@ -388,13 +391,16 @@ class _Session(AsyncSession):
             raise
 
 
-async def _close(session: _Session) -> None:
+async def _close(runtime: Runtime, session: _Session) -> None:
     """End a session, whatever state it is in; bounded, and shielded from the cancellation that may have led here."""
-    with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True) as scope:
-        try:
-            await session.__aexit__(None, None, None)
-        except Exception as error:  # noqa: BLE001  teardown: the rollout is over, its error must not hide another
-            session.close_error = error
+    with anyio.CancelScope(shield=True):
+        # Thousands at once would spend their time waiting for each other.
+        async with runtime.limiters.closing():
+            with anyio.move_on_after(_CLOSE_TIMEOUT_S) as scope:
+                try:
+                    await session.__aexit__(None, None, None)
+                except Exception as error:  # noqa: BLE001  teardown: the rollout is over, its error must hide no other
+                    session.close_error = error
 
     if scope.cancelled_caught:
         session.close_error = SessionError(f"not closed within {_CLOSE_TIMEOUT_S:g} s")
