@@ -31,7 +31,7 @@ from pydantic_core import ErrorDetails
 
 from multiors.errors import ConfigError
 from multiors.ors import ORSSource
-from multiors.rewards import RewardPart, SourceReward
+from multiors.rewards import Reduction, RewardPart, SourceReward
 from multiors.spec import MultiOpenRewardSpec
 
 __all__ = ["PartConfig", "RewardConfig", "RunConfig", "SourceConfig", "build_spec", "load_run_file"]
@@ -56,6 +56,7 @@ _Number = Annotated[float, BeforeValidator(_refuse_truth), Field(allow_inf_nan=F
 _Positive = Annotated[float, BeforeValidator(_refuse_truth), Field(gt=0, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=1, strict=True)]
 _Index = Annotated[int, Field(ge=0, strict=True)]
+_Interval = tuple[_Number, _Number]
 _Text = Annotated[str, Field(min_length=1)]
 _Targets = Annotated[tuple[_Text, ...], BeforeValidator(_as_list), Field(min_length=1), WithJsonSchema(_TARGETS)]
 
@@ -77,7 +78,12 @@ class RewardConfig(_Config):
     """How the rollouts of a source become rewards."""
 
     weight: _Positive = Field(default=1.0, description="How strongly the source acts on the gradient.")
-    outcome_weight: _Number = Field(default=1.0, description="Factor of the environment's own outcome.")
+    reduction: Reduction = Field(default="last", description="How step rewards become the outcome.")
+    range: _Interval | None = Field(default=None, description="Lowest and highest outcome there is, before scale.")
+    scale: _Number = Field(default=1.0, description="Factor of the outcome.")
+    offset: _Number = Field(default=0.0, description="Added to the outcome after scale.")
+    clip: _Interval | None = Field(default=None, description="Lowest and highest value after scale and offset.")
+    outcome_weight: _Number = Field(default=1.0, description="Factor of the outcome beside the parts.")
     unscored: _Number | None = Field(default=None, description="Score of a rollout nobody judged. None: no score.")
     unfinished: _Number | None = Field(default=None, description="Score of an episode never finished. None: as scored.")
     parts: tuple[PartConfig, ...] = Field(default=(), description="The user's reward functions.")

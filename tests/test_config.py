@@ -29,6 +29,10 @@ sources:
     reward:
       weight: 3.0
       outcome_weight: 0.5
+      reduction: sum
+      range: [0, 10]
+      scale: 0.1
+      clip: [0, 1]
       unscored: 0
       unfinished: -1.0
       parts:
@@ -81,6 +85,9 @@ def test_a_run_file_says_what_the_spec_is_given(load: Load) -> None:
 
     assert ["sort", "seta"] == list(spec.sources)
     assert (2.0, 0.001) == (sort.weight, seta.weight)
+    assert ("sum", (0.0, 10.0), 0.1, 0.0, (0.0, 1.0)) == (
+        reward.reduction, reward.range, reward.scale, reward.offset, reward.clip
+    )  # fmt: skip
     assert (3.0, 0.5, 0.0, -1.0) == (reward.weight, reward.outcome_weight, reward.unscored, reward.unfinished)
     assert [("short", 0.1, False), ("judge", 1.0, True)] == [(p.name, p.weight, p.scores_alone) for p in reward.parts]
     assert [brevity, Judge.judge] == [part.function for part in reward.parts]
@@ -212,7 +219,7 @@ SOURCE = "sources:\n  a:\n    target: 'http://127.0.0.1:1'\n"
         ("sources: {parts: {target: x, a: 1}}\n", r"line 1: sources\.parts\.a: .*the keys are target, env_name"),
         (
             f"{SOURCE}    reward: {{part: []}}\n",
-            r"line 4: sources\.a\.reward\.part: .*the keys are weight, outcome_weight",
+            r"line 4: sources\.a\.reward\.part: .*the keys are weight, reduction, range",
         ),
         (
             f"{SOURCE}    reward: {{parts: [{{f: m:f, function: m:f}}]}}\n",

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from multiors.errors import ConfigError
 from multiors.numeric import parse_step_reward
 from multiors.records import StepRecord, UnscoredReason
 from multiors.rewards import Outcome, SourceReward, decide_outcome
+from multiors.rewards.reduction import REDUCTIONS
 
 LOST, RAISED, REFUSED, BAD = (
     UnscoredReason.SESSION_LOST,
@@ -31,7 +33,10 @@ step_records = st.builds(
 )
 flags = st.fixed_dictionaries({"finished": st.booleans(), "opened": st.booleans(), "truncated": st.booleans()})
 rules = st.builds(
-    SourceReward, unscored=st.sampled_from([None, 0.0, -1.0]), unfinished=st.sampled_from([None, 0.0, -2.0])
+    SourceReward,
+    reduction=st.sampled_from(REDUCTIONS),
+    unscored=st.sampled_from([None, 0.0, -1.0]),
+    unfinished=st.sampled_from([None, 0.0, -2.0]),
 )
 
 
@@ -133,7 +138,7 @@ def test_settings_replace_only_what_the_policy_answers_for(
     steps: list[StepRecord], flags: dict[str, bool], reward: SourceReward
 ) -> None:
     """Where the environment failed, `unscored` and `unfinished` change nothing."""
-    plain = decide_outcome(steps, reward=PLAIN, **flags)
+    plain = decide_outcome(steps, reward=SourceReward(reduction=reward.reduction), **flags)
 
     outcome = decide_outcome(steps, reward=reward, **flags)
 
@@ -180,6 +185,105 @@ def test_an_unfinished_episode_can_have_a_score_of_its_own() -> None:
     assert Outcome(0.75, None) == decide(step(0.75), finished=True, reward=reward)
     assert Outcome(0.75, None) == decide(step(0.75, finished=True), reward=reward)
     assert Outcome(-1.0, None) == decide(step(finished=True), reward=reward)
+
+
+# -- reductions
+
+WAYS = [("last", 2.0), ("sum", 3.0), ("mean", 1.0), ("max", 2.0), ("min", -1.0), ("final", 2.0)]
+each_way = pytest.mark.parametrize(("reduction", "value"), WAYS)
+
+
+@each_way
+def test_step_rewards_become_one_as_declared(reduction: Any, value: float) -> None:
+    """Calls without a reward, and refused ones, count for nothing, not as zero either."""
+    steps = [step(2.0), step(), step(-1.0), step(failure=REFUSED), step(2.0, finished=True), step(9.0)]
+
+    assert Outcome(value, None) == decide(*steps, reward=SourceReward(reduction=reduction))
+
+
+@pytest.mark.parametrize("failure", [LOST, RAISED, BAD])
+@each_way
+def test_what_an_environment_broke_off_is_scored_only_if_more_could_not_change_it(
+    reduction: Any, value: float, failure: UnscoredReason
+) -> None:
+    """The last and the largest reward were reached; a sum, a mean, a minimum and a final reward were not."""
+    outcome = decide(step(1.0), step(3.0), step(failure=failure), reward=SourceReward(reduction=reduction))
+
+    assert (Outcome(3.0, None) if reduction in ("last", "max") else Outcome(None, failure)) == outcome
+
+
+def test_only_the_finishing_call_is_final() -> None:
+    """Without a finishing call, or without its reward, an episode reduced by "final" has no outcome."""
+    reward = SourceReward(reduction="final")
+
+    assert Outcome(None, UnscoredReason.NO_SCORE) == decide(step(1.0), reward=reward)
+    assert Outcome(None, UnscoredReason.NO_SCORE) == decide(step(1.0), step(finished=True), reward=reward)
+    assert Outcome(None, UnscoredReason.TRUNCATED) == decide(step(1.0), truncated=True, reward=reward)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.sampled_from(REDUCTIONS), st.floats(0.1, 10), st.floats(-5, 5))
+def test_scale_and_offset_act_on_the_outcome(rewards: list[float], reduction: Any, scale: float, offset: float) -> None:
+    """The outcome in other units is the outcome in the environment's, rescaled."""
+    steps = [step(value) for value in rewards[:-1]] + [step(rewards[-1], finished=True)]
+    plain = decide(*steps, reward=SourceReward(reduction=reduction)).value
+    rescaled = decide(*steps, reward=SourceReward(reduction=reduction, scale=scale, offset=offset)).value
+
+    assert plain is not None
+    assert scale * plain + offset == rescaled
+
+
+@given(st.permutations([1.5, -2.0, 1e16, 3.25, -1e16]), st.sampled_from(["sum", "mean", "max", "min"]))
+def test_the_order_of_steps_changes_no_order_free_reduction(rewards: list[float], reduction: Any) -> None:
+    """Sums are rounded once, so not even their last bit depends on the order."""
+    outcomes = [
+        decide(*map(step, order), reward=SourceReward(reduction=reduction)) for order in (rewards, sorted(rewards))
+    ]
+
+    assert outcomes[0] == outcomes[1]
+
+
+def test_the_outcome_is_clipped_last() -> None:
+    """Values beyond the ends are moved to them, after scale and offset; other scores are taken as they are."""
+    reward = SourceReward(scale=2.0, offset=-1.0, clip=(-1.5, 4.0), unscored=-9.0, unfinished=9.0)
+
+    assert Outcome(4.0, None) == decide(step(3.0, finished=True), reward=reward)
+    assert Outcome(-1.5, None) == decide(step(-3.0, finished=True), reward=reward)
+    assert Outcome(1.0, None) == decide(step(1.0, finished=True), reward=reward)
+    assert Outcome(-9.0, None) == decide(step(finished=True), reward=reward)
+    assert Outcome(9.0, None) == decide(step(1.0), reward=reward)
+
+
+@pytest.mark.parametrize("value", [-0.5, 1.5, 1e308])
+def test_an_outcome_outside_its_range_is_a_bad_reward(value: float) -> None:
+    """What the environment cannot have meant is no score, however it is rescaled."""
+    reward = SourceReward(range=(0.0, 1.0), clip=(0.0, 1.0), unscored=0.0)
+
+    assert Outcome(None, BAD) == decide(step(value, finished=True), reward=reward)
+    assert Outcome(0.0, None) == decide(step(0.0, finished=True), reward=reward)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_a_sum_too_large_for_a_number_is_a_bad_reward(reduction: Any) -> None:
+    """No infinity becomes an outcome."""
+    assert Outcome(None, BAD) == decide(step(1.7e308), step(1.7e308), reward=SourceReward(reduction=reduction))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"reduction": "median"}, r"reduction='median' is not known\. Pass one of \('last', 'sum'"),
+        ({"scale": 0.0}, r"scale 0 makes all outcomes equal"),
+        ({"scale": math.nan}, r"SourceReward: scale nan is not a finite number"),
+        ({"offset": "1"}, r"SourceReward: offset '1' is not a finite number"),
+        ({"clip": 1.0}, r"SourceReward: clip 1\.0 is no pair\. Pass \(lowest, highest\)"),
+        ({"clip": (1.0, 1.0)}, r"SourceReward: clip \(1\.0, 1\.0\): the lowest value is not below the highest"),
+        ({"range": (0.0, math.inf)}, r"SourceReward: range inf is not a finite number"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused(fields: dict[str, Any], message: str) -> None:
+    """A mistake in the rule is found when it is written down."""
+    with pytest.raises(ConfigError, match=message):
+        SourceReward(**fields)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from multiors.rewards.composition import RewardPart, SourceReward, as_source_reward, check_values, compose
 from multiors.rewards.outcome import Outcome, decide_outcome
+from multiors.rewards.reduction import Reduction
 from multiors.rewards.statistics import SourceSummary, metric_values, share_values, summarize_source
 
 __all__ = [
     "Outcome",
+    "Reduction",
     "RewardPart",
     "SourceReward",
     "SourceSummary",

@@ -13,6 +13,7 @@ from typing import Any
 
 from multiors.errors import ConfigError, RewardError
 from multiors.numeric import to_finite
+from multiors.rewards.reduction import REDUCTIONS, Reduction
 
 __all__ = ["RewardPart", "SourceReward", "as_source_reward", "check_values", "compose"]
 
@@ -68,6 +69,22 @@ class SourceReward:
     weight: float = 1.0
     """The source's reward weight: how much its advantages count against other sources'. Above 0."""
 
+    reduction: Reduction = "last"
+    """How the step rewards of an episode become its outcome: "last", "sum", "mean", "max", "min", or "final", which
+    takes the finishing call's only. If the environment fails before the end, "last" and "max" stand and the others are
+    unscored."""
+
+    range: tuple[float, float] | None = None
+    """Lowest and highest outcome of the environment, before `scale`; one outside is a bad reward. None: not known."""
+
+    scale: float = 1.0
+    """The outcome is multiplied by this, then `offset` is added, then `clip` applied. `unscored` and `unfinished` are
+    taken as they are."""
+
+    offset: float = 0.0
+    clip: tuple[float, float] | None = None
+    """Lowest and highest value after `scale` and `offset`. None: not clipped."""
+
     outcome_weight: float = 1.0
     """The environment's outcome is multiplied by this. 0: the outcome only decides whether the parts count."""
 
@@ -84,7 +101,14 @@ class SourceReward:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", _check_number(self.weight, "SourceReward: weight"))
-        object.__setattr__(self, "outcome_weight", _check_number(self.outcome_weight, "SourceReward: outcome_weight"))
+        for field in ("outcome_weight", "scale", "offset"):
+            object.__setattr__(self, field, _check_number(getattr(self, field), f"SourceReward: {field}"))
+        if self.reduction not in REDUCTIONS:
+            raise ConfigError(f"SourceReward: reduction={self.reduction!r} is not known. Pass one of {REDUCTIONS}.")
+        if self.scale == 0:
+            raise ConfigError("SourceReward: scale 0 makes all outcomes equal. Use outcome_weight=0 to leave them out.")
+        for field in ("range", "clip"):
+            object.__setattr__(self, field, _check_interval(getattr(self, field), f"SourceReward: {field}"))
         if self.weight <= 0:
             raise ConfigError(
                 f"SourceReward: weight {self.weight!r} is not above 0: the source would cost rollouts and teach "
@@ -212,6 +236,18 @@ def _check_number(value: object, who: str) -> float:
     if number is None:
         raise ConfigError(f"{who} {value!r} is not a finite number. Pass a number.")
     return number
+
+
+def _check_interval(value: object, who: str) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    ends = list(value) if isinstance(value, (tuple, list)) else []
+    if len(ends) != 2:
+        raise ConfigError(f"{who} {value!r} is no pair. Pass (lowest, highest).")
+    low, high = (_check_number(end, who) for end in ends)
+    if low >= high:
+        raise ConfigError(f"{who} {value!r}: the lowest value is not below the highest. Pass (lowest, highest).")
+    return low, high
 
 
 def _sum_exactly(terms: Sequence[float]) -> float | None:

@@ -20,12 +20,14 @@ Otherwise it is the policy's doing, or nobody's:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from multiors.numeric import to_finite
 from multiors.records import StepRecord, UnscoredReason
 from multiors.rewards.composition import SourceReward
+from multiors.rewards.reduction import Reduction, needs_whole_episode, reduce_rewards
 
 __all__ = ["Outcome", "decide_outcome"]
 
@@ -63,17 +65,35 @@ def decide_outcome(
         return Outcome(None, UnscoredReason.UNREACHABLE)
     counted = _until_finished(steps)
     is_finished = finished or any(step.finished for step in counted)
-    value = next((step.reward for step in reversed(counted) if _is_scored(step)), None)
+    value = _reduce(counted, reward.reduction)
     failure = _find_environment_failure(counted)
     if failure is None and not is_finished and reward.unfinished is not None:
         return Outcome(reward.unfinished, None)
+    if failure is not None and needs_whole_episode(reward.reduction):
+        return Outcome(None, failure)
     if value is not None:
-        return Outcome(value, None)
+        return _rescale(value, reward)
     if failure is not None:
         return Outcome(None, failure)
     if reward.unscored is not None:
         return Outcome(reward.unscored, None)
     return Outcome(None, _explain_policy(counted, truncated=truncated and not is_finished))
+
+
+def _reduce(steps: Sequence[StepRecord], reduction: Reduction) -> float | None:
+    rewards = [step.reward for step in steps if step.reward is not None and _is_scored(step)]
+    is_final = bool(steps) and steps[-1].finished and _is_scored(steps[-1])
+    return reduce_rewards(rewards, reduction, final_reward=steps[-1].reward if is_final else None)
+
+
+def _rescale(value: float, reward: SourceReward) -> Outcome:
+    """The outcome in the user's units; what the environment cannot have meant is a bad reward."""
+    low, high = reward.range or (-math.inf, math.inf)
+    scaled = reward.scale * value + reward.offset
+    if not (math.isfinite(scaled) and low <= value <= high):
+        return Outcome(None, UnscoredReason.BAD_REWARD)
+    low, high = reward.clip or (-math.inf, math.inf)
+    return Outcome(min(max(scaled, low), high), None)
 
 
 def _until_finished(steps: Sequence[StepRecord]) -> Sequence[StepRecord]:
