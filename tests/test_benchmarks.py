@@ -68,22 +68,59 @@ def test_the_requests_for_a_task_list_do_not_grow_with_it(run_quickly: Any) -> N
     assert shorter["trl_dataset"]["http_requests"] < longer["trl_dataset"]["http_requests"]
 
 
-def test_rollout_overhead_compares_ours_with_the_sdk(run_quickly: Any) -> None:
-    """Both sides have times of the whole and its parts; the difference is of medians and of pairs."""
+def test_rollout_overhead_compares_ours_with_the_sdk_and_trl(run_quickly: Any) -> None:
+    """Every side has times of the whole and its parts; the differences to ours are of medians and of pairs."""
     results = run_quickly("rollout_overhead")["results"]
-    parts = ("wall", "cpu", "open", "calls", "close")
+    sides, parts = ("http", "sdk", "trl", "multiors"), ("wall", "cpu", "open", "calls", "close")
+    differences = ("difference", "difference_to_trl", "difference_to_http")
 
-    assert {"sdk", "multiors", "difference"} == set(results)
-    assert all(_TIMES_MS <= set(results[side][part]) for side in ("sdk", "multiors") for part in parts)
-    assert {"wall", "cpu"} == set(results["difference"])
+    assert {*sides, *differences} == set(results)
+    assert all(_TIMES_MS <= set(results[side][part]) for side in sides for part in parts)
+    assert all({"wall", "cpu"} == set(results[difference]) for difference in differences)
     assert {"of_medians_ms", "ratio", "of_pairs"} == set(results["difference"]["wall"])
 
 
-def test_a_rollout_costs_no_more_requests_than_the_sdk_makes(run_quickly: Any) -> None:
-    """Opening, three calls and closing are the SDK's own requests, and no others."""
+def test_a_rollout_costs_no_more_requests_than_it_must(run_quickly: Any) -> None:
+    """Opening, three calls and closing are the SDK's own requests, and no others; TRL's adapter makes no fewer."""
     results = run_quickly("rollout_overhead")["results"]
+    num_requests = results["http"]["http_requests"]
 
-    assert results["sdk"]["http_requests"] == results["multiors"]["http_requests"]
+    assert num_requests == results["sdk"]["http_requests"]
+    assert num_requests == results["multiors"]["http_requests"]
+    assert num_requests <= results["trl"]["http_requests"]
+
+
+def test_environment_time_compares_the_trainers_with_the_limits(run_quickly: Any) -> None:
+    """Each number of rollouts and latency has both trainers' times, by phase, and both limits'."""
+    results = run_quickly("environment_time")["results"]
+    cells = [cell for by_latency in results.values() for cell in by_latency.values()]
+    sides = {"http_floor", "concurrent", "stock"}
+
+    assert all(key.endswith("_rollouts") for key in results)
+    assert {"0_ms", "20_ms"} == set(results["4_rollouts"])
+    assert all({*sides, "latency_floor_s", "ratios"} == set(cell) for cell in cells)
+    assert all(_TIMES | {"opening_s", "calls_s"} <= set(cell[side]) for cell in cells for side in sides)
+
+
+def test_no_trainer_is_faster_than_the_sleep_of_its_environments(run_quickly: Any) -> None:
+    """The concurrent trainer waits for one setup and one call a turn, the stock one for those of every rollout."""
+    cell = run_quickly("environment_time")["results"]["4_rollouts"]["20_ms"]
+
+    assert 3 * 0.02 == pytest.approx(cell["latency_floor_s"])
+    assert cell["latency_floor_s"] <= cell["http_floor"]["min_s"]
+    assert cell["latency_floor_s"] <= cell["concurrent"]["min_s"]
+    assert 4 * cell["latency_floor_s"] <= cell["stock"]["min_s"]
+
+
+def test_open_sessions_compares_ours_with_the_sdk(run_quickly: Any) -> None:
+    """Each side has rates, memory, files, and what the idle time took."""
+    found = run_quickly("open_sessions")["results"]["16_sessions"]
+    measured = {"opened_per_s", "called_per_s", "closed_per_s", "memory_per_session_kb", "server_memory_per_session_kb"}
+
+    assert {"http", "sdk", "multiors", "ratios"} == set(found)
+    assert all(measured | {"max_open_files"} <= set(found[side]) for side in ("http", "sdk", "multiors"))
+    assert all({"cpu_cores", "pings"} == set(found[side]["idle"]) for side in ("http", "sdk", "multiors"))
+    assert 16 == found["http"]["idle"]["pings"]
 
 
 def test_import_time_names_what_was_loaded(run_quickly: Any) -> None:

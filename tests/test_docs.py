@@ -17,7 +17,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -394,6 +394,47 @@ def test_measured_numbers_are_those_of_the_results_files() -> None:
     text = " ".join(read_prose(ROOT / "docs/why.md").split())
 
     assert [] == [sentence for sentence in expected if sentence not in text]
+
+
+def read_results(name: str) -> dict[str, Any]:
+    """What a benchmark wrote."""
+    results: dict[str, Any] = json.loads((ROOT / f"benchmarks/results/{name}.json").read_text(encoding="utf-8"))[
+        "results"
+    ]
+    return results
+
+
+def environment_time_lines() -> list[str]:
+    """The rows of the table of what concurrency saves."""
+    return [
+        f"| {rollouts.removesuffix('_rollouts')} | {latency.removesuffix('_ms')} ms "
+        f"| {cell['stock']['median_s']:.2f} | {cell['concurrent']['median_s']:.2f} "
+        f"| {cell['http_floor']['median_s']:.2f} | {cell['latency_floor_s']:.2f} "
+        f"| {cell['ratios']['stock_to_concurrent']:.1f} × |"
+        for rollouts, cells in read_results("environment_time").items()
+        for latency, cell in cells.items()
+    ]
+
+
+def open_sessions_lines() -> list[str]:
+    """The rows of the table of many open sessions."""
+    names = {"http": "bare HTTP", "sdk": "the SDK", "multiors": "multiors"}
+    return [
+        f"| {sessions.removesuffix('_sessions')} | {name} | {found[side]['opened_per_s']:.0f} "
+        f"| {found[side]['called_per_s']:.0f} | {found[side]['memory_per_session_kb']:.0f} "
+        f"| {found[side]['idle']['cpu_cores']:.2f} | {found[side]['max_open_files']} |"
+        for sessions, found in read_results("open_sessions").items()
+        for side, name in names.items()
+    ]
+
+
+@pytest.mark.parametrize("lines", [environment_time_lines, open_sessions_lines])
+def test_measured_tables_are_those_of_the_results_files(lines: Callable[[], list[str]]) -> None:
+    """Every row of concurrency.md's tables is what the benchmark wrote, and no row is left out."""
+    page = (ROOT / "docs/concurrency.md").read_text(encoding="utf-8").splitlines()
+
+    assert len(lines()) >= 6
+    assert [] == [line for line in lines() if line not in page]
 
 
 # -- errors
