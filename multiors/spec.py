@@ -287,7 +287,7 @@ class MultiOpenRewardSpec:
 
         Raises:
             ConfigError: The mix has something that trainer cannot do: reward weights, the user's reward functions, the
-                union mode, or specs taken by their slots.
+                union mode, terminal tools, or specs taken by their slots.
         """
         sources = {name: source for name, source in self.sources.items() if isinstance(source, ORSSource)}
         problems = [
@@ -301,8 +301,18 @@ class MultiOpenRewardSpec:
         if found:
             raise ConfigError(f"AsyncGRPOTrainer cannot train this mix: it has {'; '.join(found)}. Use GRPOTrainer.")
 
+        self._prepare()
+        blueprints = {name: source.blueprint for name, source in sources.items()}
+        graded = [name for name, blueprint in blueprints.items() if blueprint.terminal is not None]
+
+        if graded:
+            raise ConfigError(
+                f"AsyncGRPOTrainer cannot train this mix: the sources {graded} grade the policy's last message, which "
+                f"that trainer does not show to environments. Use GRPOTrainer."
+            )
+
         return make_async_slots(
-            {name: source.blueprint for name, source in sources.items()},
+            blueprints,
             self._rewards,
             self.train_dataset,
             identity=self._identity,

@@ -13,6 +13,7 @@ import pytest
 
 from multiors.errors import SourceError
 from multiors.ors.discovery import TaskList
+from multiors.ors.rollouts.blueprint import TerminalTool
 from multiors.ors.source import ORSSource
 from tests.servers.launch import ServerHandle, serve
 from tests.servers.platform import API_KEY, Platform, serve_platform
@@ -493,15 +494,22 @@ def test_a_probe_that_hangs_is_said_within_the_deadline() -> None:
     assert {} == active
 
 
-@pytest.mark.parametrize(("env_name", "tool"), [("essay", "submit"), ("onlyterminal", "grade")])
-def test_an_environment_scored_by_its_terminal_tool_is_refused(
-    zoo_server: ServerHandle, env_name: str, tool: str
+@pytest.mark.parametrize(
+    ("env_name", "shown", "terminal"),
+    [
+        ("essay", ["topic"], TerminalTool("submit", "answer")),
+        ("onlyterminal", [], TerminalTool("grade", None)),
+        ("echo", ["echo", "hint"], None),
+    ],
+)
+def test_a_terminal_tool_is_found_and_not_shown(
+    zoo_server: ServerHandle, env_name: str, shown: list[str], terminal: TerminalTool | None
 ) -> None:
-    """An environment whose only score comes from the final message would stay unscored: an error says why."""
-    with pytest.raises(
-        SourceError, match=rf"source '{env_name}': .* scored by its terminal tool '{tool}'.*not supported"
-    ):
-        tool_names(zoo_server.url, env_name=env_name)
+    """The tool that takes the last message is no tool of the policy's; an environment may have no other."""
+    blueprint = ORSSource(zoo_server.url, env_name=env_name).blueprint
+
+    assert shown == [tool.name for tool in blueprint.tools]
+    assert terminal == blueprint.terminal
 
 
 def test_an_environment_without_tools_is_refused() -> None:

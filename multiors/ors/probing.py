@@ -1,25 +1,38 @@
 """Which tools a source's tasks may call: those all tasks share, and those of the tasks that are probed.
 
-Decides which tool specifications the policy is shown, and that an environment which only its terminal tool
-scores is refused. What a specification means is decided in `multiors.ors.tools`.
+Decides which tool specifications the policy is shown, and which tool takes its last message. What a specification means
+is decided in `multiors.ors.tools`.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
 
 from multiors.errors import SourceError
 from multiors.ors.discovery import MAX_CONCURRENT_REQUESTS, requests, translate_errors, unwrap_single_error
+from multiors.ors.rollouts.blueprint import TerminalTool
 from multiors.ors.sessions.runtime import Runtime
 from multiors.ors.sessions.session import Secrets, SessionTimeouts, open_probe, secret_values
 from multiors.ors.target import Endpoint
 from multiors.ors.text import one_line
 
-__all__ = ["fetch_tools"]
+__all__ = ["ToolListing", "fetch_tools"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolListing:
+    """What an environment lists."""
+
+    specs: Sequence[Mapping[str, Any]]
+    """Of the tools that the policy is shown, in order of first appearance."""
+
+    terminal: TerminalTool | None
+    """None: there is none."""
 
 
 async def fetch_tools(
@@ -31,20 +44,18 @@ async def fetch_tools(
     probe_indices: Sequence[int],
     secrets: Secrets | None,
     timeouts: SessionTimeouts,
-) -> list[Mapping[str, Any]]:
-    """The environment's tool specifications: those all tasks share, and those of the probed tasks, by first appearance.
+) -> ToolListing:
+    """The environment's tools: those all tasks share, and those of the probed tasks.
 
     Each probed task costs one short session; all are open at once.
 
     Raises:
-        SourceError: The environment is scored by its `@terminal` tool, or has no tools.
+        SourceError: The environment has no tools, nor a terminal one.
     """
     with translate_errors(label, endpoint, timeouts.open_s), anyio.fail_after(timeouts.open_s):
         async with requests(runtime, endpoint) as request:
             listing = await request("GET", endpoint.path("/tools"))
-        shared = _read_specs(listing)
-
-    _refuse_terminal(listing, label)
+        shared = _read_listing(listing)
 
     if listing.get("supports_score_group"):
         warnings.warn(
@@ -54,12 +65,13 @@ async def fetch_tools(
         )
 
     listings = await _probe_tasks(runtime, endpoint, label, split, probe_indices, secrets, timeouts)
-    specs = _merge_specs(listings or [shared], label)
+    specs = _merge_specs([listing.specs for listing in listings or [shared]], label)
+    terminal = next((listing.terminal for listing in (shared, *listings) if listing.terminal is not None), None)
 
-    if not specs:
+    if not specs and terminal is None:
         raise SourceError(f"source {label!r}: the environment offers no tools, so nothing could score a rollout.")
 
-    return specs
+    return ToolListing([spec for spec in specs if terminal is None or spec.get("name") != terminal.name], terminal)
 
 
 async def _probe_tasks(
@@ -70,8 +82,8 @@ async def _probe_tasks(
     indices: Sequence[int],
     secrets: Secrets | None,
     timeouts: SessionTimeouts,
-) -> list[Sequence[Mapping[str, Any]]]:
-    specs_by_index: dict[int, Sequence[Mapping[str, Any]]] = {}
+) -> list[ToolListing]:
+    listing_by_index: dict[int, ToolListing] = {}
     failures: list[str] = []
     limiter = anyio.CapacityLimiter(MAX_CONCURRENT_REQUESTS)
 
@@ -82,12 +94,9 @@ async def _probe_tasks(
                     listing = await open_probe(
                         runtime, endpoint, split=split, task_index=index, secrets=secrets, timeouts=timeouts
                     )
-                    specs = _read_specs(listing)
+                    listing_by_index[index] = _read_listing(listing)
             except SourceError as error:
                 failures.append(f"task {index}: {error}")
-                return
-        _refuse_terminal(listing, label)
-        specs_by_index[index] = specs
 
     with unwrap_single_error():
         async with anyio.create_task_group() as group:
@@ -101,28 +110,26 @@ async def _probe_tasks(
             stacklevel=2,
         )
 
-    return [specs_by_index[index] for index in sorted(specs_by_index)]
+    return [listing_by_index[index] for index in sorted(listing_by_index)]
 
 
-def _read_specs(listing: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _read_listing(listing: Mapping[str, Any]) -> ToolListing:
     specs: object = listing["tools"]
 
     if not isinstance(specs, list) or not all(isinstance(spec, dict) for spec in specs):
         raise TypeError("the listed tools are not a list of objects")
 
-    return specs
-
-
-def _refuse_terminal(listing: Mapping[str, Any], label: str) -> None:
     terminal = listing.get("terminal_tool")
 
-    if terminal:
-        name = one_line(str(terminal.get("name")))
-        raise SourceError(
-            f"source {label!r}: this environment is scored by its terminal tool {name!r}, which receives the final "
-            f"message when a rollout ends. That is not supported yet, and every rollout would stay unscored. Remove "
-            f"the source, or give the environment an ordinary tool that scores."
-        )
+    if not terminal:
+        return ToolListing(specs, None)
+
+    name, argument = terminal["name"], terminal.get("arg")
+
+    if not isinstance(name, str) or not (argument is None or isinstance(argument, str)):
+        raise TypeError("the terminal tool has no name, or an argument that is no name")
+
+    return ToolListing(specs, TerminalTool(name, argument))
 
 
 def _merge_specs(listings: Sequence[Sequence[Mapping[str, Any]]], label: str) -> list[Mapping[str, Any]]:

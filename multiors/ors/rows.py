@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from multiors.ors.discovery import TaskList
+from multiors.ors.rollouts.submission import submit_messages
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -26,8 +27,13 @@ _RESERVED_COLUMNS = frozenset(
 )  # fmt: skip
 
 
-def last_rewards(environments: Sequence[Any], **_: Any) -> list[float | None]:
-    """The last reward of each rollout, None where nothing scored it; the rollouts' sessions end here."""
+def last_rewards(environments: Sequence[Any], completions: Sequence[Any] = (), **_: Any) -> list[float | None]:
+    """The last reward of each rollout, None where nothing scored it; the rollouts' sessions end here.
+
+    Where the environment has a terminal tool, each rollout's last message is submitted first.
+    """
+    submit_messages(environments, completions)
+
     for environment in environments:
         environment._release()
 

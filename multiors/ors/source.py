@@ -222,6 +222,7 @@ class ORSSource:
                 split=self._split,
                 tools=tools,
                 timeouts=self._timeouts,
+                terminal=self._cache["terminal"],
                 caps=(own_cap,) if self._mix_cap is None else (own_cap, self._mix_cap),
                 secrets=pair_secrets(self._secrets, endpoints[0], self.label),
             ),
@@ -258,7 +259,7 @@ class ORSSource:
         """Fetch and bind the tools, unless they were; a tool that transformers cannot render fails here."""
         if "tools" not in self._cache:
             endpoint = (await self._find_endpoints())[0]
-            specs = await fetch_tools(
+            listing = await fetch_tools(
                 get_runtime(),
                 endpoint,
                 label=self.label,
@@ -267,7 +268,8 @@ class ORSSource:
                 secrets=pair_secrets(self._secrets, endpoint, self.label),
                 timeouts=self._timeouts,
             )
-            self._cache["tools"] = await anyio.to_thread.run_sync(self._bind_tools, specs)
+            self._cache["terminal"] = listing.terminal
+            self._cache["tools"] = await anyio.to_thread.run_sync(self._bind_tools, listing.specs)
 
         bound: tuple[BoundTool, ...] = self._cache["tools"]
         return bound

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from multiors.ors.rollouts.submission import submit_messages
 from multiors.records import Episode
 from multiors.rewards import Outcome, SourceReward, decide_outcome
 
@@ -51,6 +52,8 @@ class EpisodeReader:
     def read(
         self, environments: Sequence[Any], reward: SourceReward, truncated: Sequence[bool], arguments: Mapping[str, Any]
     ) -> list[tuple[Episode, Outcome]]:
+        submit_messages(environments, arguments.get("completions") or ())
+
         return [
             (
                 episode,

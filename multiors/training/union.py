@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from multiors.errors import RoutingError, SessionError
+from multiors.ors.rollouts.ahead import Answer
 from multiors.ors.rollouts.blueprint import Blueprint
 from multiors.ors.rollouts.environment import RolloutEnvironment, make_environment_class
 from multiors.ors.rollouts.opening import Opening, open_ahead
@@ -116,6 +118,12 @@ class UnionEnvironment:
 
     def _start_ahead(self, calls: Sequence[tuple[BoundTool, Mapping[str, Any]]]) -> None:
         self._active._start_ahead(calls)
+
+    def _start_submission(self, message: str) -> Future[Answer] | None:
+        return self._active._start_submission(message)
+
+    def _finish_submission(self, message: str, answer: Future[Answer]) -> None:
+        self._active._finish_submission(message, answer)
 
     def _end_ahead(self) -> int:
         return sum(environment._end_ahead() for environment in self._environments.values())

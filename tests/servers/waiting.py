@@ -7,11 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from openreward.environments import ToolOutput, tool
+from openreward.environments import ToolOutput, terminal, tool
+from pydantic import BaseModel
 
 from tests.servers.environments import SmallEnvironment, say
 
-__all__ = ["Crowd", "LongInTheMaking", "Together", "Unlucky"]
+__all__ = ["Crowd", "GradedTogether", "LongInTheMaking", "Together", "Unlucky"]
 
 _DEADLINE_S = 60.0
 
@@ -49,6 +50,24 @@ class Together(SmallEnvironment):
         """Work with the others."""
         await self._calls.join(self.SIZE)
         return say("done", reward=float(self.task_spec["n"]))
+
+
+class Answer(BaseModel):
+    text: str
+
+
+class GradedTogether(SmallEnvironment):
+    """Grades last messages only `SIZE` at a time; each is worth the number that it says."""
+
+    SIZE: ClassVar[int] = 4
+    _gradings: ClassVar[_Gathering] = _Gathering()
+
+    @terminal
+    @tool
+    async def grade(self, args: Answer) -> ToolOutput:
+        """Grade a number with the others."""
+        await self._gradings.join(self.SIZE)
+        return say("graded", reward=float(args.text), finished=True)
 
 
 class Crowd(SmallEnvironment):

@@ -13,7 +13,22 @@ from multiors.ors.target import Endpoint
 from multiors.ors.text import one_line, redact
 from multiors.ors.tools import BoundTool
 
-__all__ = ["Blueprint"]
+__all__ = ["Blueprint", "TerminalTool"]
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalTool:
+    """An environment's `@terminal` tool: the policy never sees it, its last message is submitted to it."""
+
+    name: str
+    """On the server."""
+
+    argument: str | None
+    """Under which name it takes the message. None: it takes none, and grades the state of the environment."""
+
+    def take(self, message: str) -> dict[str, str]:
+        """The arguments of its call."""
+        return {} if self.argument is None else {self.argument: message}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +47,9 @@ class Blueprint:
     split: str
     tools: tuple[BoundTool, ...]
     timeouts: SessionTimeouts
+    terminal: TerminalTool | None = None
+    """None: the environment has none, and its tools score."""
+
     caps: tuple[Cap, ...] = ()
     """How much at once: the source's own cap, then that of its mix."""
 

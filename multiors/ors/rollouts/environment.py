@@ -19,6 +19,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -156,15 +157,25 @@ class RolloutEnvironment:
         try:
             arguments = bind_arguments(tool, args, kwargs)
         except TypeError as error:
-            raise self._refuse(tool, kwargs, UnscoredReason.BAD_CALL, str(error)) from None
+            raise self._refuse(tool.wire_name, kwargs, UnscoredReason.BAD_CALL, str(error)) from None
 
         session = self._lease.session
 
         if session is None or self._ended_by is not None:
             reason = self._ended_by or UnscoredReason.SESSION_LOST
-            raise self._refuse(tool, arguments, reason, _ENDED if self._opened else _UNOPENED)
+            raise self._refuse(tool.wire_name, arguments, reason, _ENDED if self._opened else _UNOPENED)
 
-        reply, duration_s = Runtime.wait(self._ask(session, tool.wire_name, arguments))
+        return self._record_answer(
+            tool.wire_name, arguments, Runtime.wait(self._ask(session, tool.wire_name, arguments))
+        )
+
+    def _record_answer(self, tool: str, arguments: Mapping[str, Any], answer: Answer) -> str:
+        """Record what a call came to; the text that the policy sees.
+
+        Raises:
+            SessionError: The call failed.
+        """
+        reply, duration_s = answer
 
         if isinstance(reply, CallFailed):
             return self._handle_failure(tool, arguments, reply, duration_s)
@@ -172,7 +183,7 @@ class RolloutEnvironment:
         reward, is_bad = parse_step_reward(reply.reward)
         text = reply.text or _EMPTY
         step = StepRecord(
-            tool=tool.wire_name,
+            tool=tool,
             arguments=arguments,
             output=text,
             reward=reward,
@@ -183,11 +194,26 @@ class RolloutEnvironment:
         self._record(step, metadata=reply.metadata)
 
         if is_bad:
-            self._fail(
-                UnscoredReason.BAD_REWARD, f"tool {tool.wire_name!r} sent the reward {reply.reward!r}", ends=False
-            )
+            self._fail(UnscoredReason.BAD_REWARD, f"tool {tool!r} sent the reward {reply.reward!r}", ends=False)
 
         return text
+
+    def _start_submission(self, message: str) -> Future[Answer] | None:
+        """Give the terminal tool the policy's last message. None: there is no such tool, or no episode to end."""
+        terminal, session = self._blueprint.terminal, self._lease.session
+
+        if terminal is None or session is None or self.finished or self._ended_by is not None:
+            return None
+
+        return get_runtime().start(ask, session, terminal.name, terminal.take(message))
+
+    def _finish_submission(self, message: str, answer: Future[Answer]) -> None:
+        """Wait for what the terminal tool says, and record it like any call."""
+        terminal = self._blueprint.terminal
+
+        if terminal is not None:
+            with suppress(SessionError):
+                self._record_answer(terminal.name, terminal.take(message), Runtime.wait(answer))
 
     def _find_tool(self, name: str) -> BoundTool | None:
         """The tool behind a method of this environment. None: there is no such method."""
@@ -234,14 +260,10 @@ class RolloutEnvironment:
             self._num_unmatched += self._ahead.drop()
             self._ahead = None
 
-    def _handle_failure(
-        self, tool: BoundTool, arguments: Mapping[str, Any], failure: CallFailed, duration_s: float
-    ) -> str:
+    def _handle_failure(self, tool: str, arguments: Mapping[str, Any], failure: CallFailed, duration_s: float) -> str:
         if failure.is_finished:
             # The reply that finished the episode never came, and with it perhaps the reward.
-            self._fail(
-                UnscoredReason.SESSION_LOST, f"tool {tool.wire_name!r}: the episode ended in a reply that was lost"
-            )
+            self._fail(UnscoredReason.SESSION_LOST, f"tool {tool!r}: the episode ended in a reply that was lost")
             self._refuse(tool, arguments, UnscoredReason.SESSION_LOST, _FINISHED, duration_s)
             self.finished = True
             return _FINISHED
@@ -249,24 +271,17 @@ class RolloutEnvironment:
         if failure.reason is UnscoredReason.BAD_CALL:
             raise self._refuse(tool, arguments, failure.reason, self._hide(failure.detail), duration_s)
 
-        self._fail(failure.reason, f"tool {tool.wire_name!r}: {failure.detail}")
+        self._fail(failure.reason, f"tool {tool!r}: {failure.detail}")
         self._lease.release()
         told = "The tool failed; the episode cannot go on." if failure.reason is UnscoredReason.TOOL_ERROR else _ENDED
         raise self._refuse(tool, arguments, failure.reason, told, duration_s) from None
 
     def _refuse(
-        self,
-        tool: BoundTool,
-        arguments: Mapping[str, Any],
-        reason: UnscoredReason,
-        told: str,
-        duration_s: float = 0.0,
+        self, tool: str, arguments: Mapping[str, Any], reason: UnscoredReason, told: str, duration_s: float = 0.0
     ) -> SessionError:
         """Record a call that brought no reply; the error to raise for it."""
         told = one_line(told)
-        self._record(
-            StepRecord(tool=tool.wire_name, arguments=arguments, output=told, failure=reason, duration_s=duration_s)
-        )
+        self._record(StepRecord(tool=tool, arguments=arguments, output=told, failure=reason, duration_s=duration_s))
         return SessionError(told)
 
     def _record(self, step: StepRecord, *, metadata: Mapping[str, Any] | None = None) -> None:
