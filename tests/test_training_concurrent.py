@@ -24,7 +24,7 @@ from multiors import (
     UnscoredReason,
 )
 from multiors.errors import RoutingError
-from multiors.training.concurrent import find_changed_methods
+from multiors.training.concurrent import _Turns, find_changed_methods
 from tests.scripted import ConcurrentScriptedTrainer, ScriptedTrainer, call, make_arguments, small_fields, train
 from tests.servers.launch import ServerHandle, configured, serve
 
@@ -258,6 +258,35 @@ def test_calls_of_one_message_run_in_order(counting_server: ServerHandle, tiny_p
 
     assert [["n=1", "n=2", "n=3"]] * 8 == [[step.output for step in record.steps] for record in records]
     assert {"counting": {"bump": 24}} == counting_server.counts().tool_calls
+
+
+def test_what_is_no_call_starts_nothing(echo_server: ServerHandle) -> None:
+    """Whatever a parser may leave in a message, only calls of the environment's tools are started, in their order."""
+    environment: Any = ORSSource(echo_server.url, discover_task_tools=False).environment_factory()
+
+    def note() -> str:
+        return "noted"
+
+    def calling(name: Any, arguments: Any = None, **fields: Any) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": name, "arguments": arguments or {}}, **fields}
+
+    odd = [
+        {},
+        {"type": "code"},
+        {"type": "function"},
+        {"type": "function", "function": "echo"},
+        calling(None),
+        calling(["x"]),
+    ]
+    wrong = [calling("nothing"), calling("echo", "oak"), {"type": "function", "function": {"name": "echo"}}]
+    right = [calling("echo", {"text": word}) for word in ("oak", "elm")]
+    calls = [*odd, *wrong, right[0], calling("note"), right[1]]
+    turns = _Turns([environment], [{"echo": environment.echo, "note": note}], [[{"role": "assistant"}]])
+
+    found = turns._find_calls(0, {"role": "assistant", "tool_calls": calls})
+
+    assert [("echo", {"text": "oak"})] == [(tool.name, arguments) for tool, arguments in found]
+    assert [] == turns._find_calls(0, {"role": "assistant"})
 
 
 def test_tools_of_the_users_own_keep_their_place(

@@ -268,17 +268,18 @@ class _Turns:
         calls: list[tuple[BoundTool, Mapping[str, Any]]] = []
 
         for call in message.get("tool_calls") or ():
-            function: Mapping[str, Any] = call["function"] if call["type"] == "function" else {"name": ""}
-            method = self._tools_by_rollout[row].get(function["name"])
+            function = call.get("function") if call.get("type") == "function" else None
+            name = function.get("name") if isinstance(function, Mapping) else None
+            method = self._tools_by_rollout[row].get(name) if isinstance(name, str) else None
 
-            if method is None:
-                continue  # TRL answers a call of a tool that is not there
+            if function is None or name is None or method is None:
+                continue  # TRL answers what is no call, or a call of a tool that is not there
             is_own = getattr(method, "__self__", None) is environment
             if not is_own:
                 break
 
-            tool: BoundTool | None = environment._find_tool(function["name"])
-            arguments = function["arguments"]
+            tool: BoundTool | None = environment._find_tool(name)
+            arguments = function.get("arguments")
 
             if tool is not None and isinstance(arguments, Mapping):
                 calls.append((tool, arguments))
