@@ -20,6 +20,7 @@ __all__ = [
     "ScriptedTrainer",
     "call",
     "make_arguments",
+    "make_trainer",
     "play_well",
     "small_fields",
     "train",
@@ -85,25 +86,33 @@ def small_fields(output_dir: Path) -> dict[str, Any]:
     }
 
 
-def train(
+def make_trainer(
     spec: Any,
     policy: Path,
     args: GRPOConfig,
     *,
     script: Script = play_well,
     trainer_class: type[ScriptedTrainer] = ScriptedTrainer,
-    **options: Any,
+    **slots: Any,
 ) -> ScriptedTrainer:
-    """Train with the spec's slots and return the trainer."""
+    """A trainer with the spec's slots, and with what else its class takes; `slots` go before the spec's."""
     trainer = trainer_class(
         model=str(policy),
         args=args,
-        train_dataset=options.pop("train_dataset", None) or spec.train_dataset,
+        train_dataset=slots.pop("train_dataset", None) or spec.train_dataset,
         environment_factory=spec.environment_factory,
-        reward_funcs=options.pop("reward_funcs", None) or spec.reward_funcs,
-        callbacks=options.pop("callbacks") if "callbacks" in options else spec.callbacks,
-        **{name: options.pop(name) for name in ("end_when_finished",) if name in options},
+        reward_funcs=slots.pop("reward_funcs", None) or spec.reward_funcs,
+        callbacks=slots.pop("callbacks") if "callbacks" in slots else spec.callbacks,
+        **slots,
     )
     trainer.script = script
-    trainer.train(**options)
+    return trainer
+
+
+def train(
+    spec: Any, policy: Path, args: GRPOConfig, *, resume_from_checkpoint: Any = None, **options: Any
+) -> ScriptedTrainer:
+    """Train with what `make_trainer` takes and return the trainer."""
+    trainer = make_trainer(spec, policy, args, **options)
+    trainer.train(resume_from_checkpoint=resume_from_checkpoint)
     return trainer

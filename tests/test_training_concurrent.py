@@ -25,7 +25,15 @@ from multiors import (
 )
 from multiors.errors import RoutingError
 from multiors.training.concurrent import _Turns, find_changed_methods
-from tests.scripted import ConcurrentScriptedTrainer, ScriptedTrainer, call, make_arguments, small_fields, train
+from tests.scripted import (
+    ConcurrentScriptedTrainer,
+    ScriptedTrainer,
+    call,
+    make_arguments,
+    make_trainer,
+    small_fields,
+    train,
+)
 from tests.servers.launch import ServerHandle, configured, serve
 
 SHAPE = {"per_device_train_batch_size": 8, "num_generations": 4}
@@ -304,17 +312,14 @@ def test_tools_of_the_users_own_keep_their_place(
     source = ORSSource(counting_server.url, env_name="counting", indices=[1], discover_task_tools=False)
     spec = MultiOpenRewardSpec({"count": source})
     args = make_arguments(spec, tmp_path, max_steps=1, per_device_train_batch_size=2, num_generations=2)
-    trainer = ConcurrentScriptedTrainer(
-        model=str(tiny_policy),
-        args=args,
+    train(
+        spec,
+        tiny_policy,
+        args,
+        script=lambda text, row: "done" if "response" in text else call("bump") + call("note") + call("bump"),
+        trainer_class=ConcurrentScriptedTrainer,
         tools=[note],
-        train_dataset=spec.train_dataset,
-        environment_factory=spec.environment_factory,
-        reward_funcs=spec.reward_funcs,
-        callbacks=spec.callbacks,
     )
-    trainer.script = lambda text, row: "done" if "response" in text else call("bump") + call("note") + call("bump")
-    trainer.train()
 
     # Both rollouts' first calls are made together; the second ones come after each rollout's note.
     assert [2, 3] == seen
@@ -328,16 +333,14 @@ def test_evaluation_is_concurrent_and_leaves_no_session(tiny_policy: Path, tmp_p
         args = make_arguments(
             spec, tmp_path, max_steps=1, **SHAPE | {"per_device_train_batch_size": 4}, per_device_eval_batch_size=4
         )
-        trainer = ConcurrentScriptedTrainer(
-            model=str(tiny_policy),
-            args=args,
-            train_dataset=spec.train_dataset,
+        trainer = make_trainer(
+            spec,
+            tiny_policy,
+            args,
+            script=work_twice,
+            trainer_class=ConcurrentScriptedTrainer,
             eval_dataset=spec.train_dataset,
-            environment_factory=spec.environment_factory,
-            reward_funcs=spec.reward_funcs,
-            callbacks=spec.callbacks,
         )
-        trainer.script = work_twice
         metrics = trainer.evaluate()
         counts = server.wait_until(lambda counts: not counts.active)
 
@@ -487,14 +490,7 @@ def make_random_trainer(server: ServerHandle, policy: Path, folder: Path) -> Any
     """A trainer on an environment that gives every session a prompt of its own."""
     spec = MultiOpenRewardSpec({"dice": ORSSource(server.url, env_name="randomprompt")})
     args = make_arguments(spec, folder, max_steps=1, **SHAPE)
-    return ConcurrentScriptedTrainer(
-        model=str(policy),
-        args=args,
-        train_dataset=spec.train_dataset,
-        environment_factory=spec.environment_factory,
-        reward_funcs=spec.reward_funcs,
-        callbacks=spec.callbacks,
-    )
+    return make_trainer(spec, policy, args, trainer_class=ConcurrentScriptedTrainer)
 
 
 def test_prompts_that_differ_within_a_group_are_said_once(

@@ -14,7 +14,7 @@ import pytest
 
 from multiors import MultiOpenRewardSpec, ORSSource, RewardPart, RolloutRecord, SourceReward, UnscoredReason
 from multiors.errors import ConfigError, RewardError, RoutingError
-from tests.scripted import call, make_arguments, play_well, small_fields, train
+from tests.scripted import call, make_arguments, make_trainer, play_well, small_fields, train
 from tests.servers.launch import ServerHandle, serve
 
 SHAPE = {"per_device_train_batch_size": 8, "num_generations": 2}
@@ -162,19 +162,11 @@ def test_the_callback_refuses_settings_when_the_trainer_is_built(
     """A shuffled dataset is refused at construction, before anything was generated."""
     from trl import GRPOConfig
 
-    from tests.scripted import ScriptedTrainer
-
     spec = mix_of_three(mixed_server, echo_server, num_slots=64)
+    args = GRPOConfig(**small_fields(tmp_path), **SHAPE, max_steps=2)
 
     with pytest.raises(ConfigError, match="shuffle_dataset=True"):
-        ScriptedTrainer(
-            model=str(tiny_policy),
-            args=GRPOConfig(**small_fields(tmp_path), **SHAPE, max_steps=2),
-            train_dataset=spec.train_dataset,
-            environment_factory=spec.environment_factory,
-            reward_funcs=spec.reward_funcs,
-            callbacks=spec.callbacks,
-        )
+        make_trainer(spec, tiny_policy, args)
 
 
 def test_a_resumed_run_draws_the_slots_the_whole_run_would(
@@ -299,25 +291,12 @@ def test_evaluation_rows_may_come_in_any_order(echo_server: ServerHandle, tiny_p
     """TRL calls the columns in evaluation too, with rows that are not of the schedule, or again of its beginning."""
     from trl import GRPOConfig
 
-    from tests.scripted import ScriptedTrainer
-
     spec = MultiOpenRewardSpec({"echo": ORSSource(echo_server.url)})
     fields = small_fields(tmp_path) | SHAPE | {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 1}
     args = GRPOConfig(**spec.training_arguments(**fields, per_device_eval_batch_size=4))
-    trainer = ScriptedTrainer(
-        model=str(tiny_policy),
-        args=args,
-        train_dataset=spec.train_dataset,
-        eval_dataset={
-            "slots": spec.train_dataset.select(range(2)),
-            "none": spec.train_dataset.select(range(2)).remove_columns("slot"),
-        },
-        environment_factory=spec.environment_factory,
-        reward_funcs=spec.reward_funcs,
-        callbacks=spec.callbacks,
-    )
+    rows = spec.train_dataset.select(range(2))
 
-    trainer.train()
+    trainer = train(spec, tiny_policy, args, eval_dataset={"slots": rows, "none": rows.remove_columns("slot")})
 
     assert 4 == len(logged(trainer, "eval_rewards/echo/mean"))
 
@@ -386,19 +365,10 @@ def test_rows_of_another_split_are_refused_in_evaluation(
     echo_server: ServerHandle, tiny_policy: Path, tmp_path: Path
 ) -> None:
     """They would be played on the training task of the same index, and judged as the other."""
-    from tests.scripted import ScriptedTrainer
-
     spec = MultiOpenRewardSpec({"echo": ORSSource(echo_server.url)})
     test = MultiOpenRewardSpec({"echo": ORSSource(echo_server.url, split="test")})
-    trainer = ScriptedTrainer(
-        model=str(tiny_policy),
-        args=make_arguments(spec, tmp_path, max_steps=1, per_device_eval_batch_size=4, **SHAPE),
-        train_dataset=spec.train_dataset,
-        eval_dataset=test.train_dataset,
-        environment_factory=spec.environment_factory,
-        reward_funcs=spec.reward_funcs,
-        callbacks=spec.callbacks,
-    )
+    args = make_arguments(spec, tmp_path, max_steps=1, per_device_eval_batch_size=4, **SHAPE)
+    trainer = make_trainer(spec, tiny_policy, args, eval_dataset=test.train_dataset)
 
     with pytest.raises(RoutingError, match=r"the row's task at task_index=\d is not the one that the source has"):
         trainer.evaluate()
