@@ -65,12 +65,15 @@ def decide_outcome(
         return Outcome(None, UnscoredReason.UNREACHABLE)
     counted = _until_finished(steps)
     is_finished = finished or any(step.finished for step in counted)
-    value = _reduce(counted, reward.reduction)
     failure = _find_environment_failure(counted)
     if failure is None and not is_finished and reward.unfinished is not None:
         return Outcome(reward.unfinished, None)
     if failure is not None and needs_whole_episode(reward.reduction):
         return Outcome(None, failure)
+    try:
+        value = _reduce(counted, reward.reduction)
+    except OverflowError:
+        return Outcome(None, UnscoredReason.BAD_REWARD)
     if value is not None:
         return _rescale(value, reward)
     if failure is not None:

@@ -34,18 +34,15 @@ def reduce_rewards(rewards: Sequence[float], reduction: Reduction, *, final_rewa
         final_reward: Of the call that finished the episode. None: it has none, or no call did.
 
     Returns:
-        The number. None: there is nothing to reduce. It is infinite where a sum is too large for a float.
+        The number. None: there is nothing to reduce.
+
+    Raises:
+        OverflowError: A sum is too large for a float.
     """
     if reduction == "final":
         return final_reward
 
-    if not rewards:
-        return None
-
-    try:
-        return _FUNCTIONS[reduction](rewards)
-    except OverflowError:
-        return float("inf")
+    return _FUNCTIONS[reduction](rewards) if rewards else None
 
 
 def needs_whole_episode(reduction: Reduction) -> bool:
