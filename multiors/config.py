@@ -31,6 +31,7 @@ from pydantic_core import ErrorDetails
 
 from multiors.errors import ConfigError
 from multiors.ors import ORSSource
+from multiors.ors.sessions.limits import DEFAULT_MAX_CONCURRENT_CALLS
 from multiors.rewards import Reduction, RewardPart, SourceReward
 from multiors.spec import MultiOpenRewardSpec
 
@@ -107,7 +108,9 @@ class SourceConfig(_Config):
     open_timeout_s: _Positive = Field(default=600.0, description="Seconds for opening a session.")
     call_timeout_s: _Positive = Field(default=600.0, description="Seconds for one tool call.")
     max_sessions: _Count | None = Field(default=None, description="Sessions open at once, per process.")
-    max_concurrent_calls: _Count = Field(default=512, description="Calls and openings under way at once, per process.")
+    max_concurrent_calls: _Count = Field(
+        default=DEFAULT_MAX_CONCURRENT_CALLS, description="Calls and openings under way at once, per process."
+    )
 
     @model_validator(mode="after")
     def _check_tasks(self) -> SourceConfig:

@@ -427,16 +427,17 @@ class MultiOpenRewardSpec:
 
     def _check_max_sessions(self, schedule: Schedule, shape: BatchShape) -> None:
         limits = {"the mix": self._cap.max_sessions}
-        num_rollouts = {"the mix": shape.rollouts_per_process}
+        limits |= {f"source {source.label!r}": source.max_sessions for source in self._ors_sources}
+
+        if not any(limits.values()):
+            return
+
         most_slots = schedule.most_slots(len(self.sources), prompts_per_batch=shape.prompts_per_batch)
-
-        for source, num_slots in zip(self.sources.values(), most_slots, strict=True):
-            if isinstance(source, ORSSource):
-                holder = f"source {source.label!r}"
-                limits[holder] = source.max_sessions
-                num_rollouts[holder] = min(num_slots * shape.num_generations, shape.rollouts_per_process)
-
-        check_max_sessions(limits, num_rollouts)
+        num_rollouts = {
+            f"source {name!r}": min(num_slots * shape.num_generations, shape.rollouts_per_process)
+            for name, num_slots in zip(self.sources, most_slots, strict=True)
+        }
+        check_max_sessions(limits, {"the mix": shape.rollouts_per_process, **num_rollouts})
 
     def _begin(self, args: Any, dataset: Any) -> None:
         shape = self._check_settings(args)
