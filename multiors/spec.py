@@ -440,6 +440,7 @@ class MultiOpenRewardSpec:
         check_max_sessions(limits, {"the mix": shape.rollouts_per_process, **num_rollouts})
 
     def _begin(self, args: Any, dataset: Any) -> None:
+        self.close()  # what an interrupted run left open would count against the limits of this one
         shape = self._check_settings(args)
         plan = self.plan()
         logger.info("%s", plan)

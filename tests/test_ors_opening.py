@@ -369,7 +369,9 @@ def test_servers_that_are_not_equal_are_an_error(echo_server: ServerHandle, othe
         ORSSource([echo_server.url, server.url]).task_list  # noqa: B018  # asks
 
 
-@pytest.mark.parametrize("targets", [["http://a:1", "http://a:1"], ["http://a:1", "owner/name"]])
+@pytest.mark.parametrize(
+    "targets", [["http://a:1", "http://a:1"], ["http://a:1", "HTTP://a:1/"], ["http://a:1", "owner/name"]]
+)
 def test_a_list_names_different_urls(targets: list[str]) -> None:
     """Equal servers are given by URL, each once."""
     with pytest.raises(ConfigError, match=r"names equal servers, so each is a URL and stands there once"):

@@ -258,7 +258,10 @@ def test_an_outcome_outside_its_range_is_a_bad_reward(value: float) -> None:
     """What the environment cannot have meant is no score, however it is rescaled."""
     reward = SourceReward(range=(0.0, 1.0), clip=(0.0, 1.0), unscored=0.0)
 
-    assert Outcome(None, BAD) == decide(step(value, finished=True), reward=reward)
+    outcome = decide(step(value, finished=True), reward=reward)
+
+    assert Outcome(None, BAD) == outcome
+    assert f"the outcome {value!r} is outside the declared range=(0.0, 1.0)" == outcome.detail
     assert Outcome(0.0, None) == decide(step(0.0, finished=True), reward=reward)
 
 

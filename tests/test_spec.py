@@ -17,7 +17,7 @@ from multiors import MultiOpenRewardSpec, ORSSource, RolloutRecord, SourceReward
 from multiors.errors import ConfigError, RoutingError, SourceError
 from multiors.ors.sessions.limits import count_sockets
 from tests.playing import factories, play, score
-from tests.scripted import make_arguments, small_fields, train
+from tests.scripted import make_arguments, make_trainer, small_fields, train
 from tests.servers.launch import ServerHandle, serve
 from tests.servers.raw import serve_raw
 
@@ -627,6 +627,28 @@ def test_a_limit_of_sessions_is_held_against_the_schedule(echo_server: ServerHan
 
     with pytest.raises(ConfigError, match=r"source 'little': max_sessions=3, and a batch has up to 4"):
         begin(short, GRPOConfig(**short.training_arguments(**fields)))
+
+
+def test_what_an_interrupted_run_left_open_does_not_block_the_next(
+    echo_server: ServerHandle, tiny_policy: Path, tmp_path: Path
+) -> None:
+    """If a run broke off and its trainer is still there, training again has all sessions of the limit."""
+    records: list[RolloutRecord] = []
+    source = ORSSource(echo_server.url, discover_task_tools=False, open_timeout_s=2.0)
+    spec = MultiOpenRewardSpec({"echo": source}, max_sessions=4, on_rollouts=records.extend)
+    args = make_arguments(spec, tmp_path, max_steps=1, **SHAPE)
+
+    def break_off(conversation: str, row: int) -> str:
+        raise RuntimeError("the policy broke")
+
+    broken = make_trainer(spec, tiny_policy, args, script=break_off)
+    with pytest.raises(RuntimeError, match="the policy broke"):
+        broken.train()
+    train(spec, tiny_policy, args)
+
+    assert [1.0, 1.0] == [record.reward for record in records if record.reward]
+    assert {None} == {record.reason for record in records}
+    assert broken.environments
 
 
 def test_random_prompts_are_found_before_a_run_that_samples_groups_together(

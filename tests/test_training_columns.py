@@ -478,6 +478,23 @@ def test_users_functions_may_stand_beside_the_columns(
     )
 
 
+def test_an_outcome_outside_its_range_says_so(echo_server: ServerHandle, caplog: pytest.LogCaptureFixture) -> None:
+    """What is wrong with the declared range stands in each record, and in the log once."""
+    records: list[RolloutRecord] = []
+    source = ORSSource(echo_server.url, reward=SourceReward(range=(2.0, 3.0)))
+    spec = MultiOpenRewardSpec({"echo": source}, on_rollouts=records.extend)
+    rollouts = [("echo", play(factories(spec)["echo"], ("echo", {"text": "oak"}))) for _ in range(2)]
+
+    with caplog.at_level("WARNING", logger="multiors.training"):
+        scored = score(spec.reward_funcs, rollouts)
+
+    said = [record.getMessage() for record in caplog.records]
+    assert {"echo": [None, None]} == scored.rewards
+    assert ["the outcome 1.0 is outside the declared range=(2.0, 3.0)"] * 2 == [record.error for record in records]
+    assert 1 == len(said)
+    assert said[0].startswith("source 'echo': the outcome 1.0 is outside the declared range=(2.0, 3.0), so")
+
+
 def test_parts_without_weight_are_recorded_only(
     echo_server: ServerHandle, mixed_server: ServerHandle, tiny_policy: Path, tmp_path: Path
 ) -> None:

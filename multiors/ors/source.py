@@ -344,7 +344,9 @@ class ORSSource:
                 f"URLs of equal servers."
             )
 
-        if len(targets) > 1 and (len(set(targets)) < len(targets) or not all(is_url(each) for each in targets)):
+        different = {each.strip().rstrip("/").lower() for each in targets}
+
+        if len(targets) > 1 and (len(different) < len(targets) or not all(is_url(each) for each in targets)):
             raise ConfigError(
                 f"source {label!r}: {[show_target(each) for each in targets]!r} names equal servers, so each is a URL "
                 f"and stands there once."

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from multiors.numeric import to_finite
 from multiors.records import StepRecord, UnscoredReason
@@ -43,6 +43,9 @@ class Outcome:
 
     reason: UnscoredReason | None
     """Why it is unscored. None exactly when `value` is a number."""
+
+    detail: str | None = field(default=None, compare=False)
+    """One line on what no step shows: why the step rewards together make no score. None: the steps say it."""
 
 
 def decide_outcome(
@@ -73,7 +76,7 @@ def decide_outcome(
     try:
         value = _reduce(counted, reward.reduction)
     except OverflowError:
-        return Outcome(None, UnscoredReason.BAD_REWARD)
+        return Outcome(None, UnscoredReason.BAD_REWARD, "the step rewards add up to more than a number can hold")
     if value is not None:
         return _rescale(value, reward)
     if failure is not None:
@@ -93,8 +96,12 @@ def _rescale(value: float, reward: SourceReward) -> Outcome:
     """The outcome in the user's units; what the environment cannot have meant is a bad reward."""
     low, high = reward.range or (-math.inf, math.inf)
     scaled = reward.scale * value + reward.offset
-    if not (math.isfinite(scaled) and low <= value <= high):
-        return Outcome(None, UnscoredReason.BAD_REWARD)
+    if not low <= value <= high:
+        detail = f"the outcome {value!r} is outside the declared range=({low!r}, {high!r})"
+        return Outcome(None, UnscoredReason.BAD_REWARD, detail)
+    if not math.isfinite(scaled):
+        detail = f"the outcome {value!r} times scale={reward.scale!r} plus offset={reward.offset!r} is no finite number"
+        return Outcome(None, UnscoredReason.BAD_REWARD, detail)
     low, high = reward.clip or (-math.inf, math.inf)
     return Outcome(min(max(scaled, low), high), None)
 

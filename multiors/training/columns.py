@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ __all__ = [
     "RewardColumns",
     "make_columns",
 ]
+
+logger = logging.getLogger("multiors.training")
 
 OnRollouts = Callable[[list[RolloutRecord]], None]
 
@@ -90,6 +93,7 @@ class RewardColumn:
         self._run = run
         self._is_first = is_first
         self._on_rollouts = on_rollouts
+        self._has_reported = False
 
     def __repr__(self) -> str:
         return f"<reward column {self.__name__!r}>"
@@ -139,6 +143,7 @@ class RewardColumn:
 
         records = self._make_records(batch, rewards, values_FB)
         self._log_records(batch, records)
+        self._report_outcomes(batch)
 
         if self._on_rollouts is not None and records:
             self._on_rollouts(records)
@@ -238,7 +243,7 @@ class RewardColumn:
                 outcome=outcome.value,
                 parts={part.name: values[position] for part, values in zip(self._reward.parts, values_FB, strict=True)},
                 reason=None if rewards[row] is not None else _refine_reason(outcome.reason, messages[position]),
-                error=episode.error,
+                error=episode.error or outcome.detail,
                 finished=episode.finished,
                 steps=episode.steps,
                 messages=tuple(messages[position]) if isinstance(messages[position], list) else (),
@@ -257,6 +262,18 @@ class RewardColumn:
 
         for column, values in self._run.table.take(self._names, num_rollouts=batch.size):
             log_extra(column, values)
+
+    def _report_outcomes(self, batch: _Batch) -> None:
+        """Warn of the first rollout whose step rewards together make no score; the others are in the metrics."""
+        details = [outcome.detail for _, outcome in batch.outcomes if outcome.detail is not None]
+
+        if details and not self._has_reported:
+            self._has_reported = True
+            logger.warning(
+                "source %r: %s, so the rollout is unscored (bad_reward). Correct SourceReward, or the environment.",
+                self.__name__,
+                details[0],
+            )
 
     @contextmanager
     def _naming(self, part: RewardPart) -> Iterator[None]:
