@@ -100,6 +100,12 @@ class Episode:
     error: str | None = None
     """One line on what failed first, without secrets or session ids. None: nothing failed."""
 
+    session: str | None = None
+    """The session's id on its server, to find it in the server's log. None: there was none."""
+
+    opening_s: float | None = None
+    """Seconds the rollout waited for its session and prompt. None: not measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutRecord:
@@ -134,6 +140,15 @@ class RolloutRecord:
     steps: tuple[StepRecord, ...]
     messages: tuple[Mapping[str, Any], ...] = ()
     """The completion as chat messages, in order."""
+
+    prompt: tuple[Mapping[str, Any], ...] = ()
+    """The prompt as chat messages, as the policy was given it."""
+
+    session: str | None = None
+    """The session's id on its server, to find it in the server's log. None: there was none."""
+
+    opening_s: float | None = None
+    """Seconds the rollout waited for its session and prompt. None: not measured."""
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON-ready values; None stays None."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 import anyio
-from openreward.api._session.http import AuthenticationError, request_retryable
+from openreward.api._session.http import AuthenticationError, _RemoteSSEError, request_retryable
 from openreward.api.environments.client import matrix_sid_provider
 from openreward.api.errors import OpenRewardError
 
@@ -29,7 +29,9 @@ from multiors.ors.text import one_line, redact
 __all__ = [
     "MAX_CONCURRENT_REQUESTS",
     "ServerAway",
+    "Split",
     "TaskList",
+    "fetch_splits",
     "fetch_tasks",
     "find_environment",
     "find_replicas",
@@ -41,6 +43,7 @@ __all__ = [
 # Two wanted indices closer than this are fetched in one range: a request costs about as much as this many tasks.
 _MAX_GAP = 256
 MAX_CONCURRENT_REQUESTS = 16
+_MAX_TASKS = 2**48
 _NOT_FOUND = (404, 405, 501)
 
 # Takes the method, the path and a JSON body; returns the JSON of the answer.
@@ -57,6 +60,19 @@ class TaskList:
     specs: Sequence[str] | None
     """JSON text of each task specification. None: only their number was asked for."""
 
+    avg_rewards: Sequence[float | None] | None = None
+    """What the rollouts of each task that the platform knows earned on average; None for a task without any. None: that
+    was not asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A list of tasks that a server has."""
+
+    name: str
+    kind: str
+    """What it is for, as the server says: "train", "validation", "test"."""
+
 
 class ServerAway(SourceError):
     """A server that did not answer; an equal one may."""
@@ -64,14 +80,14 @@ class ServerAway(SourceError):
 
 @contextmanager
 def translate_errors(
-    label: str, endpoint: Endpoint, timeout_s: float, *, secrets: Sequence[str] = ()
+    label: str, endpoint: Endpoint, timeout_s: float, *, secrets: Sequence[str] = (), at: str | None = None
 ) -> Iterator[None]:
     """Turn what HTTP and the SDK raise into a `SourceError` that names the source and the remedy.
 
     What a server says is shown without the source's key and `secrets`, and not chained, because a traceback would show
-    it whole.
+    it whole. `at` is the address that was asked. None: the endpoint's.
     """
-    at = f"source {label!r}: the server at {endpoint.session_url}"
+    at = f"source {label!r}: the server at {at or endpoint.session_url}"
 
     def show(text: str) -> str:
         return one_line(redact(text, [endpoint.api_key or "", *secrets]))
@@ -90,10 +106,11 @@ def translate_errors(
             f"catalogue name."
         ) from None
     except aiohttp.ClientResponseError as error:
-        raise SourceError(f"{at} answered HTTP {error.status}: {show(error.message)}.") from None
-    except (aiohttp.ClientError, OpenRewardError, OSError, SessionError) as error:
-        raise ServerAway(f"{at} cannot be used: {show(str(error))}. Check the address and that it is up.") from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SourceError(f"{at} answered HTTP {error.status}: {show(str(error.message))}.") from None
+    except (aiohttp.ClientError, OpenRewardError, OSError, SessionError, _RemoteSSEError) as error:
+        told = show(str(error)).rstrip(".")
+        raise ServerAway(f"{at} cannot be used: {told}. Check the address and that it is up.") from None
+    except (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise SourceError(f"{at} does not speak ORS: {type(error).__name__}: {show(str(error))}.") from None
 
 
@@ -138,7 +155,7 @@ async def find_environment(runtime: Runtime, endpoint: Endpoint, *, label: str, 
     if names is None or (endpoint.is_platform and endpoint.environment is None):
         return endpoint
 
-    shown = [one_line(name) for name in names]
+    shown = [_show(name, endpoint) for name in names]
 
     if endpoint.environment is None and len(names) != 1:
         raise SourceError(
@@ -225,6 +242,17 @@ async def _list_environments(request: _Request) -> list[str] | None:
     return [name.lower() for name in names]
 
 
+async def fetch_splits(runtime: Runtime, endpoint: Endpoint, *, label: str, timeout_s: float) -> list[Split]:
+    """The splits of an environment.
+
+    Raises:
+        SourceError: They cannot be had.
+    """
+    with translate_errors(label, endpoint, timeout_s), anyio.fail_after(timeout_s):
+        async with requests(runtime, endpoint) as request:
+            return _read_splits(await request("GET", endpoint.path("/splits")))
+
+
 async def fetch_tasks(
     runtime: Runtime,
     endpoint: Endpoint,
@@ -308,17 +336,22 @@ class _TaskFetch:
         return [json.dumps(spec) for spec in tasks]
 
     async def _count(self) -> int:
-        return int((await self._post("/num_tasks", {"split": self.split}))["num_tasks"])
+        count: object = (await self._post("/num_tasks", {"split": self.split}))["num_tasks"]
+
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < _MAX_TASKS:
+            raise ValueError("the number of tasks is no number of tasks")
+
+        return count
 
     async def _post(self, suffix: str, body: Mapping[str, Any]) -> Any:
         try:
             reply = await self.request("POST", self.endpoint.path(suffix), body)
         except aiohttp.ClientResponseError as error:
-            if error.status == 400 and "split" in error.message.lower():
+            if error.status == 400 and "split" in str(error.message).lower():
                 raise SourceError(
                     f"source {self.label!r}: split {self.split!r} does not exist; splits on this server: "
                     f"{await self._list_splits()}. Pass split=..."
-                ) from error
+                ) from None
             raise
 
         answered = reply.get("env_name", self.endpoint.environment)
@@ -326,8 +359,8 @@ class _TaskFetch:
         if self.endpoint.environment is not None and str(answered).lower() != self.endpoint.environment:
             raise SourceError(
                 f"source {self.label!r}: asked {self.endpoint.session_url} for environment "
-                f"{self.endpoint.environment!r}, but {one_line(str(answered))!r} answered. Check the address and "
-                f"env_name=..."
+                f"{self.endpoint.environment!r}, but {_show(answered, self.endpoint)!r} answered. Check the address "
+                f"and env_name=..."
             )
 
         return reply
@@ -340,8 +373,8 @@ class _TaskFetch:
             )
 
     async def _list_splits(self) -> list[str]:
-        splits = await self.request("GET", self.endpoint.path("/splits"))
-        return [one_line(str(split["name"])) for split in splits]
+        splits = _read_splits(await self.request("GET", self.endpoint.path("/splits")))
+        return [_show(split.name, self.endpoint) for split in splits]
 
     def _check_range(self, indices: Sequence[int] | None, total: int) -> None:
         outside = sorted({index for index in indices or () if index >= total})
@@ -351,6 +384,15 @@ class _TaskFetch:
                 f"source {self.label!r}: indices {outside[:5]} are out of range; split {self.split!r} has {total} "
                 f"tasks, 0 to {total - 1}. Remove them from indices=..."
             )
+
+
+def _show(text: object, endpoint: Endpoint) -> str:
+    """What a server wrote, as an error may show it: it may have written the key that it was sent."""
+    return one_line(redact(str(text), [endpoint.api_key or ""]))
+
+
+def _read_splits(splits: Sequence[Mapping[str, Any]]) -> list[Split]:
+    return [Split(one_line(str(split["name"])), one_line(str(split.get("type", "")))) for split in splits]
 
 
 def _merge_into_ranges(indices: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -6,18 +6,20 @@ is decided in `multiors.ors.tools`.
 
 from __future__ import annotations
 
-import warnings
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
 
 from multiors.errors import SourceError
 from multiors.ors.discovery import MAX_CONCURRENT_REQUESTS, requests, translate_errors, unwrap_single_error
+from multiors.ors.remarks import Say, warn
 from multiors.ors.rollouts.blueprint import TerminalTool
+from multiors.ors.sessions.options import SessionOptions
 from multiors.ors.sessions.runtime import Runtime
-from multiors.ors.sessions.session import Secrets, SessionTimeouts, open_probe, secret_values
+from multiors.ors.sessions.session import open_probe
 from multiors.ors.target import Endpoint
 from multiors.ors.text import one_line
 
@@ -34,83 +36,81 @@ class ToolListing:
     terminal: TerminalTool | None
     """None: there is none."""
 
+    message_blocks: tuple[str, ...] | None = None
+    """Kinds of blocks that it takes in messages. None: its server is older than messages with roles."""
+
+    scores_groups: bool = False
+    """Whether it compares the rollouts of a group."""
+
 
 async def fetch_tools(
     runtime: Runtime,
     endpoint: Endpoint,
+    options: SessionOptions,
     *,
     label: str,
-    split: str,
     probe_indices: Sequence[int],
-    secrets: Secrets | None,
-    timeouts: SessionTimeouts,
+    say: Say = warn,
 ) -> ToolListing:
     """The environment's tools: those all tasks share, and those of the probed tasks.
 
-    Each probed task costs one short session; all are open at once.
+    Each probed task costs one short session; all are open at once. What is odd about them is said to `say`.
 
     Raises:
-        SourceError: The environment has no tools, nor a terminal one.
+        SourceError: The environment has no tools, nor a terminal one; or there is a toolset, and no task could be
+            probed for its tools.
     """
-    with translate_errors(label, endpoint, timeouts.open_s), anyio.fail_after(timeouts.open_s):
+    timeout_s = options.timeouts.open_s
+
+    with translate_errors(label, endpoint, timeout_s), anyio.fail_after(timeout_s):
         async with requests(runtime, endpoint) as request:
             listing = await request("GET", endpoint.path("/tools"))
         shared = _read_listing(listing)
 
-    if listing.get("supports_score_group"):
-        warnings.warn(
-            f"source {label!r}: this environment can also score a group's rollouts together, which is not done; only "
-            f"the rewards of its tools count.",
-            stacklevel=2,
-        )
-
-    listings = await _probe_tasks(runtime, endpoint, label, split, probe_indices, secrets, timeouts)
-    specs = _merge_specs([listing.specs for listing in listings or [shared]], label)
-    terminal = next((listing.terminal for listing in (shared, *listings) if listing.terminal is not None), None)
+    listings = await _probe_tasks(runtime, endpoint, options, label, probe_indices, say)
+    specs = _merge_specs(listings or {-1: shared}, label, say)
+    terminal = next((each.terminal for each in (shared, *listings.values()) if each.terminal is not None), None)
 
     if not specs and terminal is None:
         raise SourceError(f"source {label!r}: the environment offers no tools, so nothing could score a rollout.")
 
-    return ToolListing([spec for spec in specs if terminal is None or spec.get("name") != terminal.name], terminal)
+    shown = [spec for spec in specs if terminal is None or spec.get("name") != terminal.name]
+    return replace(shared, specs=shown, terminal=terminal)
 
 
 async def _probe_tasks(
-    runtime: Runtime,
-    endpoint: Endpoint,
-    label: str,
-    split: str,
-    indices: Sequence[int],
-    secrets: Secrets | None,
-    timeouts: SessionTimeouts,
-) -> list[ToolListing]:
+    runtime: Runtime, endpoint: Endpoint, options: SessionOptions, label: str, indices: Sequence[int], say: Say
+) -> dict[int, ToolListing]:
+    """The tool listing of each task, by index, in order."""
     listing_by_index: dict[int, ToolListing] = {}
-    failures: list[str] = []
+    failures: dict[int, SourceError] = {}
     limiter = anyio.CapacityLimiter(MAX_CONCURRENT_REQUESTS)
 
     async def probe(index: int) -> None:
         async with limiter:
             try:
-                with translate_errors(label, endpoint, timeouts.open_s, secrets=secret_values(secrets)):
-                    listing = await open_probe(
-                        runtime, endpoint, split=split, task_index=index, secrets=secrets, timeouts=timeouts
-                    )
+                with translate_errors(label, endpoint, options.timeouts.open_s, secrets=options.hidden):
+                    listing = await open_probe(runtime, endpoint, options, task_index=index)
                     listing_by_index[index] = _read_listing(listing)
             except SourceError as error:
-                failures.append(f"task {index}: {error}")
+                failures[index] = error
 
     with unwrap_single_error():
         async with anyio.create_task_group() as group:
             for index in indices:
                 group.start_soon(probe, index)
 
+    if failures and options.toolset is not None:
+        raise next(iter(failures.values()))
+
     if failures:
-        warnings.warn(
+        index, error = next(iter(failures.items()))
+        say(
             f"source {label!r}: the tools of {len(failures)} of {len(indices)} probed tasks could not be read, so "
-            f"tools that only these tasks have are missing ({failures[0]}).",
-            stacklevel=2,
+            f"tools that only these tasks have are missing (task {index}: {error})."
         )
 
-    return [listing_by_index[index] for index in sorted(listing_by_index)]
+    return dict(sorted(listing_by_index.items()))
 
 
 def _read_listing(listing: Mapping[str, Any]) -> ToolListing:
@@ -121,27 +121,48 @@ def _read_listing(listing: Mapping[str, Any]) -> ToolListing:
 
     terminal = listing.get("terminal_tool")
 
+    blocks = listing.get("message_block_types")
+    kinds = tuple(kind for kind in blocks if isinstance(kind, str)) if isinstance(blocks, list) else None
+    scores_groups = listing.get("supports_score_group") is True
+
     if not terminal:
-        return ToolListing(specs, None)
+        return ToolListing(specs, None, kinds, scores_groups)
 
     name, argument = terminal["name"], terminal.get("arg")
 
     if not isinstance(name, str) or not (argument is None or isinstance(argument, str)):
         raise TypeError("the terminal tool has no name, or an argument that is no name")
 
-    return ToolListing(specs, TerminalTool(name, argument))
+    return ToolListing(specs, TerminalTool(name, argument), kinds, scores_groups)
 
 
-def _merge_specs(listings: Sequence[Sequence[Mapping[str, Any]]], label: str) -> list[Mapping[str, Any]]:
+def _merge_specs(listings: Mapping[int, ToolListing], label: str, say: Say) -> list[Mapping[str, Any]]:
+    """Each tool once, by name; that some tasks differ from others is said."""
     spec_by_name: dict[str, Mapping[str, Any]] = {}
+    tasks_by_name: defaultdict[str, list[int]] = defaultdict(list)
+    different: dict[str, int] = {}
 
-    for spec in (spec for listing in listings for spec in listing):
-        first = spec_by_name.setdefault(str(spec.get("name")), spec)
-        if first != spec:
-            warnings.warn(
-                f"source {label!r}: tool {one_line(str(spec.get('name')))!r} has different parameters in different "
-                f"tasks; the policy is shown those of the first.",
-                stacklevel=2,
-            )
+    for index, listing in listings.items():
+        for spec in listing.specs:
+            name = str(spec.get("name"))
+            tasks_by_name[name].append(index)
+            if spec_by_name.setdefault(name, spec) != spec:
+                different.setdefault(name, index)
+
+    for name, index in different.items():
+        say(
+            f"source {label!r}: tool {one_line(name)!r} has different parameters in different tasks (first in task "
+            f"{index}); the policy is shown those of the first, and the environment refuses what it does not take."
+        )
+
+    partial = {name: tasks for name, tasks in tasks_by_name.items() if len(set(tasks)) < len(listings)}
+
+    if partial:
+        name, tasks = next(iter(partial.items()))
+        say(
+            f"source {label!r}: {len(partial)} tools are not in all of the {len(listings)} probed tasks; "
+            f"{one_line(name)!r}, for one, only in {tasks[:5]}. The policy is shown them in every task; where a task "
+            f"lacks one, the environment refuses its call. Tasks of one kind make a source of their own (indices=...)."
+        )
 
     return list(spec_by_name.values())

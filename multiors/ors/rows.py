@@ -50,6 +50,9 @@ def fold_into_columns(tasks: TaskList, label: str) -> Dataset:
         "task_index": list(tasks.indices),
     }
 
+    if tasks.avg_rewards is not None:
+        rows["avg_reward"] = list(tasks.avg_rewards)
+
     if tasks.specs is None:
         return Dataset.from_dict(rows)
 
@@ -59,7 +62,7 @@ def fold_into_columns(tasks: TaskList, label: str) -> Dataset:
 
     for key in keys:
         values = [spec.get(key) if isinstance(spec, Mapping) else None for spec in specs]
-        if key in _RESERVED_COLUMNS or not _survives_arrow([key]) or not _survives_arrow(values):
+        if key in _RESERVED_COLUMNS or key in rows or not _survives_arrow([key]) or not _survives_arrow(values):
             left_out.append(key)
         else:
             rows[key] = values

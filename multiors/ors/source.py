@@ -9,28 +9,42 @@ from __future__ import annotations
 import copy
 import threading
 import uuid
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import anyio.to_thread
 
 from multiors.errors import ConfigError, SourceError
+from multiors.ors.arguments import (
+    check_choice,
+    check_count,
+    check_failures,
+    check_overrides,
+    check_seconds,
+    check_targets,
+    check_tasks,
+)
 from multiors.ors.discovery import TaskList, fetch_tasks, find_replicas, translate_errors
-from multiors.ors.probing import fetch_tools
-from multiors.ors.rollouts.blueprint import Blueprint
-from multiors.ors.rollouts.environment import EnvironmentFactory
+from multiors.ors.platform import fetch_average_rewards, list_required_secrets
+from multiors.ors.probing import ToolListing, fetch_tools
+from multiors.ors.remarks import Say, warn
+from multiors.ors.rollouts.blueprint import Blueprint, Images
+from multiors.ors.rollouts.factory import EnvironmentFactory
 from multiors.ors.rollouts.opening import has_random_prompt
 from multiors.ors.rows import fold_into_columns, last_rewards
 from multiors.ors.sessions.limits import DEFAULT_MAX_CONCURRENT_CALLS, Cap
+from multiors.ors.sessions.options import SessionOptions, SessionTimeouts
 from multiors.ors.sessions.runtime import get_runtime
-from multiors.ors.sessions.session import Secrets, SessionTimeouts, pair_secrets, secret_values
+from multiors.ors.sessions.secrets import GivenSecrets, Secrets, check_secrets, find_secrets, pair_secrets
 from multiors.ors.target import Endpoint, is_url, resolve_endpoint, show_target
 from multiors.ors.tools import BoundTool, bind_tools, describe_tools, render_tools
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = ["ORSSource"]
+__all__ = ["ORSSource", "warn_of_group_scores"]
 
 T = TypeVar("T")
 
@@ -48,17 +62,29 @@ class ORSSource:
         split: Which split's tasks to draw.
         indices: Exactly these task indices, in this order; not together with `num_tasks`.
         api_key: This source's key. None: OPENREWARD_API_KEY for a catalogue name, no key for a URL.
-        secrets: Secrets for each session. A name the SDK does not know takes a pair (value, [allowed hosts]).
+        secrets: Secrets for each session. A name the SDK does not know takes a pair (value, [allowed hosts]). None for
+            a value takes that of the mix, or else of the environment variable of this name; so it is with secrets that
+            the platform says the environment requires.
         env_name: Which environment of the server; "owner/name" where the URL is that of a platform with split hosts.
         include_metadata: Whether task specifications are fetched. False asks for their number only.
         discover_task_tools: Whether short sessions are opened to find tools that only some tasks have.
         task_tools_discovery_index: The one task to probe. None: each of `indices`, or else task 0.
         variant: The ORS variant of a catalogue environment.
+        task_difficulty: Whether the platform is asked what others' rollouts of each task earned on average, for the
+            column `avg_reward`.
+        toolset: A toolset of the SDK's, such as "claude-code", whose tools each session has as well.
+        env_overrides: Environment variables of the environment's container. Platforms only.
+        images: What is done with images in prompts and tool results: "show" them to the policy, "drop" them, or "auto":
+            shown if the trainer's model takes images, otherwise an error.
         weight: This source's share of the mix, relative to the others'. None: all sources weigh the same.
         reward: How step rewards become one, and the user's own reward functions (`multiors.SourceReward`).
         session_url: Session address of a platform whose hosts follow no rule. None: derived, or OPENREWARD_SESSION_URL.
         open_timeout_s: Seconds for opening a session, and for each thing asked before training.
         call_timeout_s: Seconds for one tool call.
+        retries: How often a session that failed to open is tried anew, unless its server is away.
+        on_failure: What a rollout does in which the environment failed: it stays "unscored", or it ends the training,
+            "stop". Decided by a mix.
+        max_failing_rollouts: How many such rollouts are borne in one run; one more ends the training. None: any number.
         max_sessions: Sessions open at once, per process; not fewer than the rollouts of a batch. None: no limit.
         max_concurrent_calls: Tool calls and openings under way at once, per process.
 
@@ -79,25 +105,34 @@ class ORSSource:
         split: str = "train",
         indices: Sequence[int] | None = None,
         api_key: str | None = None,
-        secrets: Secrets | None = None,
+        secrets: GivenSecrets | None = None,
         env_name: str | None = None,
         include_metadata: bool = True,
         discover_task_tools: bool = True,
         task_tools_discovery_index: int | None = None,
         variant: str | None = None,
+        task_difficulty: bool = False,
+        toolset: str | None = None,
+        env_overrides: Mapping[str, str] | None = None,
+        images: Images = "auto",
         weight: float | None = None,
         reward: Any = None,
         session_url: str | None = None,
         open_timeout_s: float = 600.0,
         call_timeout_s: float = 600.0,
+        retries: int = 2,
+        on_failure: Literal["unscored", "stop"] = "unscored",
+        max_failing_rollouts: int | None = None,
         max_sessions: int | None = None,
         max_concurrent_calls: int = DEFAULT_MAX_CONCURRENT_CALLS,
     ) -> None:
-        self._targets = self._check_targets(target, env_name)
+        self._targets = check_targets(target, env_name)
         self._target, self._is_url = target, is_url(self._targets[0])  # as TRL's spec, whose tests read them
         self.label = env_name or show_target(self._targets[0])
         self.weight = weight
         self.reward = reward
+        self.on_failure = on_failure
+        self.max_failing_rollouts = max_failing_rollouts
         self._num_tasks = num_tasks
         self._split = split
         self._indices = None if indices is None else list(indices)
@@ -108,11 +143,18 @@ class ORSSource:
         self._discover_task_tools = discover_task_tools
         self._task_tools_discovery_index = task_tools_discovery_index
         self._variant = variant
+        self._task_difficulty = task_difficulty
+        self._toolset = toolset
+        self._env_overrides = env_overrides
+        self._images = images
+        self._retries = retries
         self._session_url = session_url
         self._timeouts = SessionTimeouts(open_s=open_timeout_s, call_s=call_timeout_s)
         self.max_sessions = max_sessions
         self._max_concurrent_calls = max_concurrent_calls
         self._mix_cap: Cap | None = None
+        self._mix_secrets: Secrets | None = None
+        self._say: Say = warn
         self._check_arguments()
         self._forget()
 
@@ -141,12 +183,24 @@ class ORSSource:
         targets = [show_target(target) for target in self._targets]
         return f"ORSSource({(targets[0] if len(targets) == 1 else targets)!r}{name})"
 
-    def named(self, label: str, *, mix_cap: Cap | None = None) -> ORSSource:
-        """A copy under another name, with a class and sessions of its own, and within the cap of a mix."""
+    def named(self, label: str, *, mix_cap: Cap | None = None, mix_secrets: Secrets | None = None) -> ORSSource:
+        """A copy under another name, with a class and sessions of its own, within the cap and with secrets of a mix."""
         twin = copy.copy(self)
         twin.label = label
         twin._mix_cap = mix_cap
+        twin._mix_secrets = mix_secrets
         twin._forget()
+        return twin
+
+    def inspected(self, *, timeout_s: float, say: Say) -> ORSSource:
+        """A copy for a look before training: it waits for nothing longer, and says to `say` what it would warn of.
+
+        The limits of a mix do not hold for it.
+        """
+        twin = self.named(self.label, mix_secrets=self._mix_secrets)
+        open_s, call_s = min(timeout_s, self._timeouts.open_s), min(timeout_s, self._timeouts.call_s)
+        twin._timeouts = replace(self._timeouts, open_s=open_s, call_s=call_s)
+        twin._say = say
         return twin
 
     # TRL's three slots, for use alone
@@ -164,6 +218,9 @@ class ORSSource:
     @property
     def environment_factory(self) -> EnvironmentFactory:
         """A picklable callable that makes one environment per rollout."""
+        if self.scores_groups:
+            warn_of_group_scores(self.label)
+
         return EnvironmentFactory(self.blueprint)
 
     @property
@@ -205,8 +262,8 @@ class ORSSource:
     @property
     def blueprint(self) -> Blueprint:
         """What opens sessions of this source, here or in a process it is pickled to."""
-        tools = self.tools
-        endpoints = self._cached("endpoints", self._resolve)
+        tools, endpoints = self.tools, self._cache["endpoints"]
+        listing: ToolListing = self._cache["listing"]
         own_cap = Cap(
             self.identity,
             f"source {self.label!r}",
@@ -219,14 +276,20 @@ class ORSSource:
                 label=self.label,
                 identity=self.identity,
                 endpoints=endpoints,
-                split=self._split,
+                options=replace(self._cache["options"], has_messages=listing.message_blocks is not None),
                 tools=tools,
-                timeouts=self._timeouts,
-                terminal=self._cache["terminal"],
+                terminal=listing.terminal,
                 caps=(own_cap,) if self._mix_cap is None else (own_cap, self._mix_cap),
-                secrets=pair_secrets(self._secrets, endpoints[0], self.label),
+                images=self._images,
+                group_blocks=(listing.message_blocks or ()) if listing.scores_groups else None,
+                retries=self._retries,
             ),
         )
+
+    @property
+    def scores_groups(self) -> bool:
+        """Whether the environment compares the rollouts of a group."""
+        return self.blueprint.group_blocks is not None
 
     def describe_tools(self) -> str:
         """A table of the tools as the policy sees them, with renames and what its schema loses."""
@@ -241,7 +304,7 @@ class ORSSource:
         """Fetch the task list, unless it was."""
         if "tasks" not in self._cache:
             endpoint = (await self._find_endpoints())[0]
-            self._cache["tasks"] = await fetch_tasks(
+            tasks = await fetch_tasks(
                 get_runtime(),
                 endpoint,
                 label=self.label,
@@ -251,28 +314,63 @@ class ORSSource:
                 include_metadata=self._include_metadata,
                 timeout_s=self._timeouts.open_s,
             )
+            self._cache["tasks"] = await self._add_difficulty(tasks, endpoint) if self._task_difficulty else tasks
 
-        tasks: TaskList = self._cache["tasks"]
-        return tasks
+        found: TaskList = self._cache["tasks"]
+        return found
 
-    async def fetch_tools(self) -> tuple[BoundTool, ...]:
-        """Fetch and bind the tools, unless they were; a tool that transformers cannot render fails here."""
+    async def _add_difficulty(self, tasks: TaskList, endpoint: Endpoint) -> TaskList:
+        by_index = await fetch_average_rewards(
+            get_runtime(), endpoint, label=self.label, split=self._split, timeout_s=self._timeouts.open_s
+        )
+        return replace(tasks, avg_rewards=[by_index.get(index) for index in tasks.indices])
+
+    async def fetch_tools(self, probe_indices: Sequence[int] | None = None) -> tuple[BoundTool, ...]:
+        """Fetch and bind the tools, unless they were; a tool that transformers cannot render fails here.
+
+        `probe_indices` are the tasks that are looked at for tools of their own. None: those that the source says.
+        """
         if "tools" not in self._cache:
-            endpoint = (await self._find_endpoints())[0]
             listing = await fetch_tools(
                 get_runtime(),
-                endpoint,
+                (await self._find_endpoints())[0],
+                await self._find_options(),
                 label=self.label,
-                split=self._split,
-                probe_indices=self._probe_indices(),
-                secrets=pair_secrets(self._secrets, endpoint, self.label),
-                timeouts=self._timeouts,
+                probe_indices=self._probe_indices() if probe_indices is None else probe_indices,
+                say=self._say,
             )
-            self._cache["terminal"] = listing.terminal
+            self._cache["listing"] = listing
             self._cache["tools"] = await anyio.to_thread.run_sync(self._bind_tools, listing.specs)
 
         bound: tuple[BoundTool, ...] = self._cache["tools"]
         return bound
+
+    async def _find_options(self) -> SessionOptions:
+        if "options" not in self._cache:
+            self._cache["options"] = await self._make_options((await self._find_endpoints())[0])
+
+        options: SessionOptions = self._cache["options"]
+        return options
+
+    async def _make_options(self, endpoint: Endpoint) -> SessionOptions:
+        required = await list_required_secrets(
+            get_runtime(), endpoint, label=self.label, timeout_s=self._timeouts.open_s, say=self._say
+        )
+        secrets = find_secrets(self._secrets, self._mix_secrets, required, label=self.label)
+
+        if self._env_overrides and not endpoint.is_platform:
+            self._say(
+                f"source {self.label!r}: env_overrides are sent to {endpoint.session_url}, which is no platform; "
+                f"servers of the openreward SDK ignore them. Start the server with these environment variables."
+            )
+
+        return SessionOptions(
+            split=self._split,
+            timeouts=self._timeouts,
+            toolset=self._toolset,
+            env_overrides=self._env_overrides,
+            secrets=pair_secrets(secrets, endpoint, self.label),
+        )
 
     def _bind_tools(self, specs: Sequence[object]) -> tuple[BoundTool, ...]:
         try:
@@ -287,8 +385,9 @@ class ORSSource:
         """Whether two sessions of its first task give different prompts. Runs on the runtime's loop."""
         tasks, endpoints = await self.fetch_tasks(), await self._find_endpoints()
         await self.fetch_tools()
+        hidden = self.blueprint.options.hidden
 
-        with translate_errors(self.label, endpoints[0], self._timeouts.open_s, secrets=secret_values(self._secrets)):
+        with translate_errors(self.label, endpoints[0], self._timeouts.open_s, secrets=hidden):
             return await has_random_prompt(self.blueprint, tasks.indices[0])
 
     async def _find_endpoints(self) -> tuple[Endpoint, ...]:
@@ -314,11 +413,13 @@ class ORSSource:
         )
 
     def _probe_indices(self) -> list[int]:
-        if not self._discover_task_tools:
+        if not self._discover_task_tools and self._toolset is None:
             return []
         if self._task_tools_discovery_index is not None:
             return [self._task_tools_discovery_index]
-        return sorted(set(self._indices)) if self._indices is not None else [0]
+        if self._indices is None:
+            return [0]
+        return sorted(set(self._indices)) if self._discover_task_tools else self._indices[:1]
 
     def _cached(self, key: str, make: Callable[[], T]) -> T:
         with self._lock:
@@ -333,57 +434,27 @@ class ORSSource:
         self._cache: dict[str, Any] = {}
         self._lock = threading.RLock()
 
-    @staticmethod
-    def _check_targets(target: object, env_name: str | None) -> tuple[str, ...]:
-        targets = [target] if isinstance(target, str) else target
-        label = env_name or show_target(str(target))
-
-        if not isinstance(targets, Sequence) or not targets or not all(_is_text(each) for each in targets):
-            raise ConfigError(
-                f"source {label!r}: target={target!r} is no text. Pass 'owner/name', 'http://host:port', or a list of "
-                f"URLs of equal servers."
-            )
-
-        different = {each.strip().rstrip("/").lower() for each in targets}
-
-        if len(targets) > 1 and (len(different) < len(targets) or not all(is_url(each) for each in targets)):
-            raise ConfigError(
-                f"source {label!r}: {[show_target(each) for each in targets]!r} names equal servers, so each is a URL "
-                f"and stands there once."
-            )
-
-        return tuple(targets)
-
     def _check_arguments(self) -> None:
-        if self._num_tasks is not None and self._indices is not None:
-            raise ConfigError(
-                f"source {self.label!r}: num_tasks={self._num_tasks} and indices=... were both given. Pass one of them."
-            )
-        if self._num_tasks is not None:
-            self._check_count("num_tasks", self._num_tasks, minimum=1)
-        if self._indices is not None and not self._indices:
-            raise ConfigError(f"source {self.label!r}: indices=[] names no task. Pass at least one, or leave it out.")
-        for index in self._indices if self._indices is not None else ():
-            self._check_count("indices", index, minimum=0)
+        check_tasks(self.label, self._num_tasks, self._indices)
+        check_choice(self.label, "images", self._images, get_args(Images))
+        check_failures(self.label, self.on_failure, self.max_failing_rollouts)
+        check_overrides(self.label, self._env_overrides)
+        if self._secrets is not None:
+            check_secrets(self._secrets, f"source {self.label!r}")
         if self._task_tools_discovery_index is not None:
-            self._check_count("task_tools_discovery_index", self._task_tools_discovery_index, minimum=0)
+            check_count(self.label, "task_tools_discovery_index", self._task_tools_discovery_index, minimum=0)
         if self.max_sessions is not None:
-            self._check_count("max_sessions", self.max_sessions, minimum=1)
-        self._check_count("max_concurrent_calls", self._max_concurrent_calls, minimum=1)
-        timeouts: dict[str, object] = {
-            "open_timeout_s": self._timeouts.open_s,
-            "call_timeout_s": self._timeouts.call_s,
-        }
-        for name, seconds in timeouts.items():
-            if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
-                raise ConfigError(f"source {self.label!r}: {name}={seconds!r} is not a positive number of seconds.")
-
-    def _check_count(self, name: str, value: object, *, minimum: int) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise ConfigError(
-                f"source {self.label!r}: {name} holds {value!r}; it takes whole numbers from {minimum} upwards."
-            )
+            check_count(self.label, "max_sessions", self.max_sessions, minimum=1)
+        check_count(self.label, "max_concurrent_calls", self._max_concurrent_calls, minimum=1)
+        check_count(self.label, "retries", self._retries, minimum=0)
+        check_seconds(self.label, "open_timeout_s", self._timeouts.open_s)
+        check_seconds(self.label, "call_timeout_s", self._timeouts.call_s)
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+def warn_of_group_scores(label: str) -> None:
+    """Say that an environment compares the rollouts of a group, and that nobody asked it to."""
+    warnings.warn(
+        f"source {label!r}: this environment can also score a group's rollouts together, which is not done; only the "
+        f"rewards of its tools count. Pass reward=SourceReward(parts=(GroupScore(),)) in a mix to have it done.",
+        stacklevel=3,
+    )

@@ -5,7 +5,8 @@ Reads the documented OPENREWARD_* variables at the moment of use and never write
 
 The rules
 - A catalogue name ("owner/name") lives on the platform: at `session_url`, else at OPENREWARD_SESSION_URL, else at
-  "sessions." before the platform's host (OPENREWARD_URL, by default https://openreward.ai).
+  "sessions." before the platform's host (OPENREWARD_URL, by default https://openreward.ai). What the platform knows of
+  it is at OPENREWARD_API_URL, or at "api." before the same host.
 - A URL is one ORS server, taken as written. With `env_name="owner/name"` it is a platform of its own with split hosts.
 - The platform's key (OPENREWARD_API_KEY) goes with catalogue names only. A URL gets a key only if its source has one.
 """
@@ -44,7 +45,10 @@ class Endpoint:
     """Whether a platform routes by `deployment`, so that the server's own list of environments need not be served."""
 
     api_key: str | None = field(default=None, repr=False)
-    """Sent as X-API-Key to `session_url` only. None: no key is sent."""
+    """Sent as X-API-Key to `session_url` and `api_url` only. None: no key is sent."""
+
+    api_url: str | None = None
+    """Where the platform tells what it knows of an environment. None: there is no such address, or it is not known."""
 
     def path(self, suffix: str) -> str:
         """`suffix` under the environment's path prefix."""
@@ -103,6 +107,7 @@ def resolve_endpoint(
             environment=_lower(variant),
             is_platform=True,
             api_key=api_key,
+            api_url=None if session_url else _with_subdomain(url, "api"),
         )
 
     if session_url is not None:
@@ -138,10 +143,13 @@ def _catalogue_endpoint(
         )
 
     address = session_url or os.environ.get("OPENREWARD_SESSION_URL")
+    api_url = os.environ.get("OPENREWARD_API_URL")
 
     if address is None:
         platform = _normalize_url(os.environ.get("OPENREWARD_URL") or _DEFAULT_PLATFORM_URL, label)
         address = _with_subdomain(platform, "sessions")
+        # Of a platform whose session address was given, the other address is not guessed: the key would go there.
+        api_url = api_url or _with_subdomain(platform, "api")
 
     return Endpoint(
         session_url=_normalize_url(address, label),
@@ -149,6 +157,7 @@ def _catalogue_endpoint(
         environment=_lower(variant),
         is_platform=True,
         api_key=key,
+        api_url=_normalize_url(api_url, label) if api_url else None,
     )
 
 

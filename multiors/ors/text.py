@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from multiors.ors.tools.wording import clip
 from multiors.ors.tools.wording import one_line as fold
+from multiors.redaction import REDACTED, Redactor
 
 __all__ = ["one_line", "redact"]
 
@@ -21,8 +23,10 @@ def one_line(text: str) -> str:
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """`text` without `secrets`, longest first, so that none survives inside another, and without encoded tokens."""
-    for secret in sorted({secret for secret in secrets if secret}, key=len, reverse=True):
-        text = text.replace(secret, "[redacted]")
+    """`text` without `secrets`, as they are or encoded, and without anything else that looks encoded."""
+    return _TOKEN.sub(REDACTED, _find_redactor(frozenset(secrets)).hide(text))
 
-    return _TOKEN.sub("[redacted]", text)
+
+@lru_cache(maxsize=64)
+def _find_redactor(secrets: frozenset[str]) -> Redactor:
+    return Redactor(secrets)

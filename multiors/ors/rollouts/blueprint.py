@@ -5,15 +5,19 @@ A value: it pickles to the process of a rollout worker and plays there as here. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Literal
 
 from multiors.ors.sessions.limits import Cap
-from multiors.ors.sessions.session import Secrets, SessionTimeouts, secret_values
+from multiors.ors.sessions.options import SessionOptions
 from multiors.ors.target import Endpoint
 from multiors.ors.text import one_line, redact
 from multiors.ors.tools import BoundTool
 
-__all__ = ["Blueprint", "TerminalTool"]
+__all__ = ["Blueprint", "Images", "TerminalTool"]
+
+Images = Literal["auto", "show", "drop"]
+"""Show them to the policy, drop them, or decide by the trainer's model and refuse where it takes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +48,22 @@ class Blueprint:
     endpoints: tuple[Endpoint, ...]
     """Equal servers, at least one; a session lives on one of them."""
 
-    split: str
+    options: SessionOptions
     tools: tuple[BoundTool, ...]
-    timeouts: SessionTimeouts
     terminal: TerminalTool | None = None
     """None: the environment has none, and its tools score."""
+
+    retries: int = 2
+    """How often a session that failed to open is tried anew."""
 
     caps: tuple[Cap, ...] = ()
     """How much at once: the source's own cap, then that of its mix."""
 
-    secrets: Secrets | None = field(default=None, repr=False)
+    images: Images = "auto"
+    """What is done with images of the environment's."""
+
+    group_blocks: tuple[str, ...] | None = None
+    """Kinds of blocks that the environment takes in a group's rollouts. None: it does not score groups."""
 
     def find_tool(self, name: str) -> BoundTool | None:
         """The tool that the policy knows by a name."""
@@ -62,4 +72,4 @@ class Blueprint:
     def hide_secrets(self, text: str) -> str:
         """`text` on one line without this source's keys and secrets."""
         keys = [endpoint.api_key or "" for endpoint in self.endpoints]
-        return one_line(redact(text, [*keys, *secret_values(self.secrets)]))
+        return one_line(redact(text, [*keys, *self.options.hidden]))

@@ -15,33 +15,37 @@ from __future__ import annotations
 
 import logging
 import operator
-import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from reprlib import repr as shorten
 from typing import Any, ClassVar
 
-from multiors.errors import RoutingError, SessionError
+from multiors.errors import RoutingError, SessionError, SourceError
 from multiors.numeric import parse_step_reward
+from multiors.ors.content import Block, Prompt, describe_images, has_images, show_blocks
 from multiors.ors.rollouts.ahead import Answer, CallsAhead, ask
 from multiors.ors.rollouts.blueprint import Blueprint
-from multiors.ors.rollouts.opening import OPEN_ERRORS, Opening, open_ahead, take_or_open
+from multiors.ors.rollouts.comparison import Verdict, as_candidate, start_comparison
+from multiors.ors.rollouts.opening import OPEN_ERRORS, take_or_open
+from multiors.ors.rollouts.showing import Shown, show_prompt, shows_images
 from multiors.ors.sessions.calls import CallFailed
 from multiors.ors.sessions.runtime import Runtime, get_runtime
 from multiors.ors.sessions.session import OpenSession
 from multiors.ors.text import one_line
-from multiors.ors.tools import BoundTool, bind_arguments, make_method
+from multiors.ors.tools import BoundTool, bind_arguments
 from multiors.records import Episode, StepRecord, UnscoredReason
 
-__all__ = ["EnvironmentFactory", "RolloutEnvironment", "make_environment_class"]
+__all__ = ["RolloutEnvironment"]
 
 logger = logging.getLogger("multiors.ors")
 
 _UNOPENED = "The environment could not be opened. There is nothing to do here."
 _ENDED = "The environment is gone; the episode cannot go on."
 _FINISHED = "The episode has already finished; this call was not made."
+_UNSHOWN = "The tool answered with an image, which cannot be shown here."
 _EMPTY = "(no output)"
 
 
@@ -69,8 +73,12 @@ class RolloutEnvironment:
     _task_index: int | None
     _steps: list[StepRecord]
     _opened: bool
+    _session: str | None
+    _opening_s: float | None
     _ended_by: UnscoredReason | None
     _error: str | None
+    _refusal: SourceError | None
+    _num_messages: int | None
 
     _on_call: Callable[[], None] | None = None
     """Called before each call, by whoever wants to start the calls of other rollouts with it. None: nobody."""
@@ -87,42 +95,80 @@ class RolloutEnvironment:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} environment, task_index={self._task_index}>"
 
-    def reset(self, *, task_index: int | None = None, **_columns: Any) -> str:
+    def reset(self, *, task_index: int | None = None, prompt: Any = None, **_columns: Any) -> Shown:
         """Open a fresh session for a task and return its prompt.
 
         An earlier session is closed in the background. If no session can be opened, the rollout goes on without one.
+        Of a prompt with several messages the last one is returned, and the others are put into the row's `prompt`.
 
         Args:
             task_index: The environment's own index of the task, from the row.
+            prompt: The row's own messages, to the last of which the trainer adds what is returned. Without them, the
+                messages of the environment are returned as one text.
 
         Raises:
             RoutingError: The row has no task index.
+            SourceError: The prompt has images, and the policy's model takes none.
         """
         index = self._check_index(task_index)
         self._release()
         self._clear(index)
         opening = take_or_open(self._blueprint, index)
+        started_s = time.monotonic()
 
         try:
             session = opening.wait()
         except OPEN_ERRORS as error:
-            within = f" within {self._blueprint.timeouts.open_s:g} s" if isinstance(error, TimeoutError) else ""
+            within = f" within {self._blueprint.options.timeouts.open_s:g} s" if isinstance(error, TimeoutError) else ""
             detail = f"the session did not open{within}: {type(error).__name__}: {error}"
             self._fail(UnscoredReason.UNREACHABLE, detail.rstrip(": "))
-            return _UNOPENED if opening.stand_in_prompt is None else opening.stand_in_prompt
+            return self._stand_in(opening.stand_in_prompt, prompt)
 
         self._lease.hold(session)
+        self._session, self._opening_s = session.sid, time.monotonic() - started_s
 
-        if session.dropped_blocks and not session.prompt:
-            self._fail(UnscoredReason.UNREACHABLE, "the prompt has images only, which a text policy cannot read")
+        try:
+            shown = self._begin_with(session.prompt, prompt)
+        except SessionError as error:
+            self._fail(UnscoredReason.UNREACHABLE, str(error))
             self._lease.release()
             return _UNOPENED
-
-        if session.dropped_blocks:
-            self._report_once("images", "the prompt holds images, which a text policy is not shown")
+        except SourceError:
+            self._lease.release()
+            raise
 
         self._opened = True
-        return session.prompt
+        return shown
+
+    def _stand_in(self, prompt: Prompt | None, row: Any) -> Shown:
+        """What a rollout without a session begins with: the prompt of its group, where that is known."""
+        try:
+            return _UNOPENED if prompt is None else self._begin_with(prompt, row)
+        except SessionError:
+            return _UNOPENED
+
+    def _begin_with(self, prompt: Prompt, row: Any) -> Shown:
+        """What the trainer adds to the last message of the row's prompt; what comes before goes into the row itself.
+
+        Raises:
+            SessionError: There is nothing to show, or an image that cannot be read.
+            SourceError: There is an image, and the policy's model takes none.
+        """
+        if has_images(prompt.all_blocks) and not self._shows_images():
+            self._report_once("images", "the prompt holds images, which the policy is not shown")
+            prompt = prompt.without_images()
+            if prompt.is_empty:
+                raise SessionError("the prompt has images only, which the policy is not shown")
+
+        shown = show_prompt(prompt, row)
+        self._num_messages = len(row) if isinstance(row, list) else None
+        return shown
+
+    def _shows_images(self) -> bool:
+        try:
+            return shows_images(self._blueprint)
+        except SourceError as error:
+            raise SourceError(f"source {self._blueprint.label!r}, task {self._task_index}: {error}") from None
 
     def _close(self) -> None:
         """Close the session and wait for it."""
@@ -136,10 +182,18 @@ class RolloutEnvironment:
 
     def _episode(self) -> Episode:
         """What happened since the last `reset`."""
-        return Episode(self._task_index, tuple(self._steps), self._opened, self.finished, self._error)
+        return Episode(
+            task_index=self._task_index,
+            steps=tuple(self._steps),
+            opened=self._opened,
+            finished=self.finished,
+            error=self._error,
+            session=self._session,
+            opening_s=self._opening_s,
+        )
 
-    def _call(self, tool: BoundTool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Run a tool for the policy and return the text it sees.
+    def _call(self, tool: BoundTool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Shown:
+        """Run a tool for the policy and return what it sees.
 
         Raises:
             SessionError: The call failed; the text is for the policy. TRL counts it as a tool failure.
@@ -169,8 +223,8 @@ class RolloutEnvironment:
             tool.wire_name, arguments, Runtime.wait(self._ask(session, tool.wire_name, arguments))
         )
 
-    def _record_answer(self, tool: str, arguments: Mapping[str, Any], answer: Answer) -> str:
-        """Record what a call came to; the text that the policy sees.
+    def _record_answer(self, tool: str, arguments: Mapping[str, Any], answer: Answer) -> Shown:
+        """Record what a call came to; what the policy sees of it.
 
         Raises:
             SessionError: The call failed.
@@ -180,12 +234,20 @@ class RolloutEnvironment:
         if isinstance(reply, CallFailed):
             return self._handle_failure(tool, arguments, reply, duration_s)
 
+        try:
+            shown, is_unshown = self._show(reply.blocks), False
+        except SessionError as error:
+            failure = CallFailed(UnscoredReason.TOOL_ERROR, str(error))
+            return self._handle_failure(tool, arguments, failure, duration_s)
+        except SourceError as error:
+            self._refusal = self._refusal or error  # raised where the rollout is scored: TRL swallows it here
+            shown, is_unshown = _UNSHOWN, True
+
         reward, is_bad = parse_step_reward(reply.reward)
-        text = reply.text or _EMPTY
         step = StepRecord(
             tool=tool,
             arguments=arguments,
-            output=text,
+            output=shown if isinstance(shown, str) else describe_images(reply.blocks),
             reward=reward,
             finished=reply.finished,
             failure=UnscoredReason.BAD_REWARD if is_bad else None,
@@ -194,9 +256,24 @@ class RolloutEnvironment:
         self._record(step, metadata=reply.metadata)
 
         if is_bad:
-            self._fail(UnscoredReason.BAD_REWARD, f"tool {tool!r} sent the reward {reply.reward!r}", ends=False)
+            self._fail(UnscoredReason.BAD_REWARD, f"tool {tool!r} sent the reward {shorten(reply.reward)}", ends=False)
+        if is_unshown:
+            raise SessionError(_UNSHOWN)
 
-        return text
+        return shown
+
+    def _show(self, blocks: Sequence[Block]) -> Shown:
+        """Blocks of a tool's as the policy sees them.
+
+        Raises:
+            SessionError: An image cannot be read.
+            SourceError: There is an image, and the policy's model takes none.
+        """
+        if has_images(blocks) and not self._shows_images():
+            self._report_once("images", "a tool answered with images, which the policy is not shown")
+            blocks = [block for block in blocks if isinstance(block, str)]
+
+        return show_blocks(blocks) or _EMPTY
 
     def _start_submission(self, message: str) -> Future[Answer] | None:
         """Give the terminal tool the policy's last message. None: there is no such tool, or no episode to end."""
@@ -214,6 +291,28 @@ class RolloutEnvironment:
         if terminal is not None:
             with suppress(SessionError):
                 self._record_answer(terminal.name, terminal.take(message), Runtime.wait(answer))
+
+    def _is_open(self) -> bool:
+        """Whether the rollout's session can still be asked."""
+        return self._lease.session is not None and self._ended_by is None
+
+    def _as_candidate(self, completion: Any) -> dict[str, Any]:
+        """The completion as the environment takes it to compare it with others."""
+        return as_candidate(completion, self._blueprint.group_blocks or ())
+
+    def _start_comparison(self, candidates: Sequence[Mapping[str, Any]]) -> Future[list[Verdict]]:
+        """Have the candidates of the rollout's group compared in its session, which is open."""
+        session = self._lease.session
+
+        if session is None:
+            raise SessionError(f"source {self._blueprint.label!r}: a group was to be compared in a closed session.")
+
+        return start_comparison(session, candidates)
+
+    def _note_comparison(self, reason: UnscoredReason, detail: str) -> None:
+        """Note that the comparison of its group failed; what tools scored stands."""
+        self._fail(reason, detail, ends=False)
+        self._steps.append(StepRecord(tool="score_group", output=self._hide(detail), failure=reason))
 
     def _find_tool(self, name: str) -> BoundTool | None:
         """The tool behind a method of this environment. None: there is no such method."""
@@ -319,8 +418,12 @@ class RolloutEnvironment:
         self._task_index = task_index
         self._steps = []
         self._opened = False
+        self._session = None
+        self._opening_s = None
         self._ended_by = None
         self._error = None
+        self._refusal = None
+        self._num_messages = None
         self.reward = None
         self.rewards = []
         self.metadata = []
@@ -354,46 +457,3 @@ class _Lease:
 
         if session is not None:
             get_runtime().close_soon(session)
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentFactory:
-    """Makes the environments of one source; a value, so that it pickles to a spawned rollout worker."""
-
-    blueprint: Blueprint
-
-    def __call__(self) -> RolloutEnvironment:
-        """A fresh environment, always of the same class in one process."""
-        return make_environment_class(self.blueprint, RolloutEnvironment)()
-
-    def open_ahead(self, *, task_index: object = None, **_columns: Any) -> Opening | None:
-        """Start opening the session that a reset with this row will take. None: the row has no task index."""
-        return open_ahead(self.blueprint, task_index) if isinstance(task_index, int) else None
-
-
-_class_by_key: dict[tuple[str, type], type] = {}
-_class_lock = threading.Lock()
-
-
-def make_environment_class(
-    blueprint: Blueprint, base: type[RolloutEnvironment], **attributes: Any
-) -> type[RolloutEnvironment]:
-    """The one subclass of `base` that stands for a source in this process, named like the source.
-
-    TRL compares classes exactly, so asking again for the same source and base returns the same class.
-    """
-    with _class_lock:
-        key = (blueprint.identity, base)
-
-        if key not in _class_by_key:
-            methods = {
-                tool.name: make_method(tool, class_name=blueprint.label, call=_call_tool) for tool in blueprint.tools
-            }
-            namespace = {**methods, **attributes, "_blueprint": blueprint, "_reported": set()}
-            _class_by_key[key] = type(blueprint.label, (base,), namespace)
-
-        return _class_by_key[key]
-
-
-def _call_tool(environment: RolloutEnvironment, tool: BoundTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    return environment._call(tool, args, kwargs)

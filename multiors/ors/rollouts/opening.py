@@ -18,11 +18,13 @@ from functools import partial
 
 import aiohttp
 import anyio
-from openreward.api._session.http import AuthenticationError
+from openreward.api._session.http import AuthenticationError, _RemoteSSEError
 from openreward.api.errors import OpenRewardError
 
 from multiors.errors import SessionError
+from multiors.ors.content import Prompt
 from multiors.ors.rollouts.blueprint import Blueprint
+from multiors.ors.sessions.calls import back_off
 from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.sessions.servers import is_connection_error
 from multiors.ors.sessions.session import OpenSession, open_session
@@ -35,8 +37,12 @@ __all__ = [
     "discard_owned_by",
     "has_random_prompt",
     "open_ahead",
+    "open_now",
     "take_or_open",
 ]
+
+# Statuses below 500 that say "not now" and not "not so".
+_PASSING = (408, 410, 429)
 
 OPEN_ERRORS = (
     aiohttp.ClientError,
@@ -48,8 +54,10 @@ OPEN_ERRORS = (
     AssertionError,  # the SDK's way to say that a server gave no session id
     AttributeError,  # its way to say that a prompt is not what ORS defines
     LookupError,
+    RecursionError,  # JSON that is nested a thousand times
     TypeError,
     ValueError,
+    _RemoteSSEError,  # a server that refused a session in its event stream
 )
 """What opening a session can raise; anything else is a bug and stops training."""
 
@@ -60,7 +68,7 @@ class Opening:
     def __init__(self, blueprint: Blueprint, task_index: int) -> None:
         self.blueprint = blueprint
         self.task_index = task_index
-        self.stand_in_prompt: str | None = None
+        self.stand_in_prompt: Prompt | None = None
         """What a rollout is told if its session does not open. None: that it did not."""
 
         self._scope: anyio.CancelScope | None = None
@@ -88,7 +96,7 @@ class Opening:
             self.discard()
             raise
 
-    def wait_for_prompt(self) -> str | None:
+    def wait_for_prompt(self) -> Prompt | None:
         """The prompt, once it is there. None: the session did not open."""
         try:
             return self._future.result().prompt
@@ -161,6 +169,15 @@ def discard(openings: Iterable[Opening]) -> None:
             opening.discard()
 
 
+async def open_now(blueprint: Blueprint, task_index: int) -> OpenSession:
+    """An open session, for whoever runs on the runtime's loop; closed with `Runtime.close`.
+
+    Raises:
+        One of OPEN_ERRORS: It did not open.
+    """
+    return await _open(blueprint, task_index)
+
+
 async def has_random_prompt(blueprint: Blueprint, task_index: int) -> bool:
     """Whether two sessions of one task give different prompts. Runs on the runtime's loop.
 
@@ -187,20 +204,39 @@ async def _open(blueprint: Blueprint, task_index: int) -> OpenSession:
     borrower = object()
 
     try:
-        with anyio.fail_after(blueprint.timeouts.open_s):
+        with anyio.fail_after(blueprint.options.timeouts.open_s):
             await runtime.limiters.acquire(blueprint.caps, "sessions", borrower)
     except TimeoutError:
         sizes = ", ".join(f"{cap.max_sessions} for {cap.holder}" for cap in blueprint.caps if cap.max_sessions)
         raise SessionError(
-            f"no session was free within {blueprint.timeouts.open_s:g} s: max_sessions is {sizes}. Raise it, or play "
-            f"fewer rollouts at once"
+            f"no session was free within {blueprint.options.timeouts.open_s:g} s: max_sessions is {sizes}. Raise it, "
+            f"or play fewer rollouts at once"
         ) from None
 
     try:
-        return await _open_somewhere(blueprint, task_index, borrower)
+        return await _open_again(blueprint, task_index, borrower)
     except BaseException:
         runtime.limiters.release(blueprint.caps, "sessions", borrower)
         raise
+
+
+async def _open_again(blueprint: Blueprint, task_index: int, borrower: object) -> OpenSession:
+    """Open a session, and where that fails for a reason that may pass, another one."""
+    attempt = 0
+
+    while True:
+        attempt += 1
+
+        try:
+            return await _open_somewhere(blueprint, task_index, borrower)
+        except aiohttp.ClientResponseError as error:
+            if attempt > blueprint.retries or (error.status < 500 and error.status not in _PASSING):
+                raise
+        except OpenRewardError as error:
+            if attempt > blueprint.retries or is_connection_error(error):
+                raise
+
+        await back_off(attempt)
 
 
 async def _open_somewhere(blueprint: Blueprint, task_index: int, borrower: object) -> OpenSession:
@@ -208,27 +244,25 @@ async def _open_somewhere(blueprint: Blueprint, task_index: int, borrower: objec
     endpoints = list(blueprint.endpoints)
 
     while True:
-        endpoint = runtime.servers.choose(endpoints)
+        endpoint = await runtime.servers.choose(endpoints)
         runtime.servers.add_session(endpoint)
 
         try:
             return await open_session(
                 runtime,
                 endpoint,
+                blueprint.options,
                 owner=blueprint.identity,
-                split=blueprint.split,
+                label=blueprint.label,
                 task_index=task_index,
-                secrets=blueprint.secrets,
-                timeouts=blueprint.timeouts,
                 wait_turn=partial(runtime.limiters.hold, blueprint.caps, "calls"),
                 on_closed=partial(_end, blueprint, endpoint, borrower),
             )
         except BaseException as error:
             runtime.servers.remove_session(endpoint)
-            is_away = isinstance(error, TimeoutError) or is_connection_error(error)
 
-            if len(blueprint.endpoints) > 1 and is_away:
-                runtime.servers.leave_out(endpoint, label=blueprint.label)
+            if isinstance(error, TimeoutError) or is_connection_error(error):
+                await runtime.servers.check(endpoint, label=blueprint.label)
 
             endpoints.remove(endpoint)
 

@@ -1,4 +1,4 @@
-"""One tool call on the wire: the `/call` stream, and what a call can come to.
+"""One tool call on the wire: the `/call` stream, and what a call can come to; likewise the scoring of a group.
 
 The stream is read here, because the SDK's own reader (openreward 0.1.167, `api/_session/http.py`) damages texts longer
 than 4096 characters, runs a tool again when a connection breaks before it answered, and retries without bound;
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +22,11 @@ import aiohttp
 import anyio
 from httpx_sse import EventSource, SSEError
 
+from multiors.errors import SessionError
+from multiors.ors.content import Block, read_blocks
 from multiors.records import UnscoredReason
 
-__all__ = ["MAX_ATTEMPTS", "CallFailed", "ToolReply", "back_off", "run_call"]
+__all__ = ["MAX_ATTEMPTS", "CallFailed", "ToolReply", "back_off", "run_call", "run_group_scoring"]
 
 # The server sends a ping every 10 s while a tool runs (openreward 0.1.167, environments/server.py).
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=30.0)
@@ -39,8 +41,8 @@ _END_TIMEOUT_S = 0.1
 class ToolReply:
     """What a tool answered."""
 
-    text: str
-    """The text blocks, joined by newlines, character for character as sent."""
+    blocks: tuple[Block, ...]
+    """Text and images in order, character for character as sent."""
 
     reward: object
     """As it stood in the JSON; not yet checked to be a finite number."""
@@ -76,6 +78,33 @@ async def run_call(
         CallFailed: No reply, with the reason.
     """
     body = {"name": tool, "input": dict(arguments)}
+    return _parse_reply(await _run_task(client, path, body, headers))
+
+
+async def run_group_scoring(
+    client: aiohttp.ClientSession, path: str, *, candidates: Sequence[Mapping[str, Any]], headers: Mapping[str, str]
+) -> list[object]:
+    """Have an environment compare the rollouts of a group, once.
+
+    Args:
+        client: The HTTP client of the session's server.
+        path: Where the environment takes groups.
+        candidates: The rollouts as ORS writes them: `messages` and `metadata`.
+        headers: What routes the request to its session.
+
+    Returns:
+        The reward of each candidate, in order, as it stood in the JSON.
+
+    Raises:
+        CallFailed: No scores, with the reason.
+    """
+    return _parse_scores(await _run_task(client, path, {"candidates": list(candidates)}, headers), len(candidates))
+
+
+async def _run_task(
+    client: aiohttp.ClientSession, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+) -> str:
+    """The JSON text that a request came to, whose stream is resumed where it breaks."""
     _encode(body)
     attempt = 0
     task_id: str | None = None
@@ -85,11 +114,13 @@ async def run_call(
         call = _Stream(task_id)
 
         try:
-            return _parse_reply(await call.read(client, path, body, headers))
+            return await call.read(client, path, body, headers)
         except _NotRun as error:
             wait_s = error.wait_s
             if attempt >= MAX_ATTEMPTS and not error.is_starting:
                 raise CallFailed(UnscoredReason.SESSION_LOST, error.detail) from error
+        except SessionError as error:
+            raise CallFailed(UnscoredReason.SESSION_LOST, str(error)) from error
         except (aiohttp.ClientError, TimeoutError) as error:
             task_id = call.task_id
             wait_s = None
@@ -221,7 +252,7 @@ async def _read_to_end(response: aiohttp.ClientResponse) -> None:
 async def _read_refusal(response: aiohttp.ClientResponse) -> Exception:
     """What a status other than 200 means for a call."""
     retry_after = response.headers.get("Retry-After", "")
-    wait_s = float(retry_after) if retry_after.isdigit() else None
+    wait_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
 
     if response.status == 503 and response.headers.get("X-Backend-State") == "starting":
         return _NotRun("the environment is still starting", wait_s=wait_s, is_starting=True)
@@ -243,7 +274,7 @@ async def _read_refusal(response: aiohttp.ClientResponse) -> Exception:
 def _find_detail(text: str) -> str:
     try:
         parsed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
     return str(parsed.get("detail", text)) if isinstance(parsed, dict) else text
@@ -254,21 +285,34 @@ def _parse_reply(text: str) -> ToolReply:
         reply = json.loads(text)
         if reply["ok"]:
             output = reply["output"]
-            texts = [block["text"] for block in output["blocks"] if block.get("type") == "text" and block.get("text")]
             metadata = output.get("metadata")
             return ToolReply(
-                text="\n".join(texts),
+                blocks=read_blocks(output["blocks"]),
                 reward=output.get("reward"),
                 metadata=metadata if isinstance(metadata, dict) else None,
                 finished=output.get("finished") is True,
             )
         detail = str(reply["error"])
         is_finished = reply.get("reason") == "episode_finished"
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         detail = f"the reply is not what ORS defines ({type(error).__name__})"
         raise CallFailed(UnscoredReason.SESSION_LOST, detail) from error
 
     raise CallFailed(UnscoredReason.BAD_CALL, detail, is_finished=is_finished)
+
+
+def _parse_scores(text: str, num_candidates: int) -> list[object]:
+    try:
+        scores = [score["reward"] for score in json.loads(text)["scores"]]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        detail = f"the scores of the group are not what ORS defines ({type(error).__name__})"
+        raise CallFailed(UnscoredReason.SESSION_LOST, detail) from error
+
+    if len(scores) != num_candidates:
+        detail = f"{len(scores)} scores came back for the {num_candidates} rollouts of a group"
+        raise CallFailed(UnscoredReason.SESSION_LOST, detail)
+
+    return scores
 
 
 def _encode(body: Mapping[str, Any]) -> bytes:
@@ -278,5 +322,7 @@ def _encode(body: Mapping[str, Any]) -> bytes:
     except UnicodeEncodeError:
         detail = "an argument holds half of a surrogate pair, which is not text"
         raise CallFailed(UnscoredReason.BAD_CALL, detail) from None
+    except RecursionError:
+        raise CallFailed(UnscoredReason.BAD_CALL, "the arguments are nested too deeply to be sent") from None
     except (TypeError, ValueError) as error:
         raise CallFailed(UnscoredReason.BAD_CALL, f"the arguments are not JSON: {error}") from None

@@ -229,11 +229,16 @@ async def _refuse_other_host(
     _session: aiohttp.ClientSession, _context: object, params: aiohttp.TraceRequestRedirectParams
 ) -> None:
     headers = params.response.headers
-    target = params.url.join(URL(headers.get("Location") or headers.get("URI") or ""))  # as aiohttp reads it
+    address = headers.get("Location") or headers.get("URI") or ""  # as aiohttp reads it
 
-    if target.origin() != params.url.origin():
+    try:
+        target = params.url.join(URL(address)).origin()
+    except ValueError:
+        raise SessionError(f"{params.url.origin()} redirects to what is no address of a server") from None
+
+    if target != params.url.origin():
         raise SessionError(
-            f"{params.url.origin()} redirects to another host, {target.origin()}; keys and secrets are not sent there. "
+            f"{params.url.origin()} redirects to another host, {target}; keys and secrets are not sent there. "
             f"Give the source the final address."
         )
 

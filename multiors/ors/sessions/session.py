@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import anyio
@@ -22,28 +21,25 @@ from openreward.api._session.http import AuthenticationError, _do_request, reque
 from openreward.api._session.ping import ErrorResponse
 from openreward.api.environments.client import AsyncEnvironment, AsyncSession
 from openreward.api.errors import SessionTerminatedError
-from openreward.api.sandboxes.secrets import WELL_KNOWN_SECRETS
 
-from multiors.errors import ConfigError, SessionError, SourceError
-from multiors.ors.sessions.calls import MAX_ATTEMPTS, CallFailed, ToolReply, back_off, run_call
+from multiors.errors import SessionError
+from multiors.ors.content import Message, Prompt, read_blocks, read_messages
+from multiors.ors.sessions.calls import MAX_ATTEMPTS, CallFailed, ToolReply, back_off, run_call, run_group_scoring
+from multiors.ors.sessions.options import SessionOptions
 from multiors.ors.sessions.runtime import Runtime
 from multiors.ors.target import Endpoint
 from multiors.records import UnscoredReason
 
 __all__ = [
     "OpenSession",
-    "Secrets",
-    "SessionTimeouts",
     "open_probe",
     "open_session",
-    "pair_secrets",
     "sdk_environment",
-    "secret_values",
 ]
 
 logger = logging.getLogger("multiors.ors")
 
-Secrets = Mapping[str, str | tuple[str, list[str]]]
+T = TypeVar("T")
 
 _CLOSE_TIMEOUT_S = 10.0
 # A server that is no platform only makes up an id. One that answers this in another form than the SDK reads would be
@@ -57,21 +53,6 @@ _PING_TIMEOUT_S = 10.0
 _MAX_FAILED_PINGS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class SessionTimeouts:
-    """Deadlines in seconds; each covers all retries of its operation."""
-
-    open_s: float = 600.0
-    """From asking for a session to having its prompt, an environment's slow `setup` included; also for each thing
-    asked of a server before training, because a platform may first have to start the environment."""
-
-    call_s: float = 600.0
-    """One tool call, from sending it to its last byte."""
-
-    keepalive_s: float | None = None
-    """Silence after which a session is pinged. None: 10 s on a platform, 30 s elsewhere."""
-
-
 class OpenSession:
     """A session that was opened and must be closed, with its prompt."""
 
@@ -79,23 +60,24 @@ class OpenSession:
         self,
         runtime: Runtime,
         session: _Session,
-        prompt: str,
+        prompt: Prompt,
         *,
         owner: str,
-        dropped_blocks: int,
-        timeouts: SessionTimeouts,
+        endpoint: Endpoint,
+        label: str,
+        call_timeout_s: float,
         wait_turn: Callable[[], AbstractAsyncContextManager[None]],
         on_closed: Callable[[], None],
     ) -> None:
         self._runtime = runtime
         self._session = session
-        self._timeouts = timeouts
+        self._endpoint = endpoint
+        self._label = label
+        self._call_timeout_s = call_timeout_s
         self._wait_turn = wait_turn
         self._on_closed = on_closed
         self.owner = owner
         self.prompt = prompt
-        self.dropped_blocks = dropped_blocks
-        """Blocks of the prompt that are no text."""
 
     @property
     def sid(self) -> str:
@@ -108,13 +90,35 @@ class OpenSession:
         Raises:
             CallFailed: No reply, with the reason.
         """
+        return await self._in_turn(self._session.call_once, tool, arguments)
+
+    async def score_group(self, candidates: Sequence[Mapping[str, Any]]) -> list[object]:
+        """What the environment says each candidate is worth beside the others, in order; not yet checked to be numbers.
+
+        Raises:
+            CallFailed: No scores, with the reason.
+        """
+        return await self._in_turn(self._session.score_group_once, candidates)
+
+    async def _in_turn(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        servers = self._runtime.servers
+
+        if not await servers.is_live(self._endpoint):
+            raise CallFailed(UnscoredReason.SESSION_LOST, "the server could not be reached and still does not answer")
+
         try:
             async with self._wait_turn():
-                with anyio.fail_after(self._timeouts.call_s):
-                    return await self._session.call_once(tool, arguments)
+                with anyio.fail_after(self._call_timeout_s):
+                    return await function(*args)
         except TimeoutError:
-            detail = f"no answer within {self._timeouts.call_s:g} s"
-            raise CallFailed(UnscoredReason.SESSION_LOST, detail) from None
+            failure = CallFailed(UnscoredReason.SESSION_LOST, f"no answer within {self._call_timeout_s:g} s")
+        except CallFailed as error:
+            failure = error
+
+        if failure.reason is UnscoredReason.SESSION_LOST:
+            await servers.check(self._endpoint, label=self._label)
+
+        raise failure
 
     async def close(self) -> None:
         """Delete the session on its server, once. One that cannot be closed is reported, not raised."""
@@ -122,11 +126,6 @@ class OpenSession:
             await _close(self._runtime, self._session)
         finally:
             self._on_closed()
-
-
-def secret_values(secrets: Secrets | None) -> list[str]:
-    """The values that must not be shown."""
-    return [value if isinstance(value, str) else value[0] for value in (secrets or {}).values()]
 
 
 def sdk_environment(runtime: Runtime, endpoint: Endpoint) -> AsyncEnvironment:
@@ -139,87 +138,50 @@ def sdk_environment(runtime: Runtime, endpoint: Endpoint) -> AsyncEnvironment:
         variant=endpoint.environment,
         client=runtime.client(endpoint.session_url),
         api_key=endpoint.api_key,
+        api_client=None if endpoint.api_url is None else runtime.client(endpoint.api_url),
     )
-
-
-def pair_secrets(secrets: Secrets | None, endpoint: Endpoint, label: str) -> Secrets | None:
-    """Secrets as the SDK takes them: a name it does not know needs the hosts that the secret may go to.
-
-    A server that is not a platform hands secrets to the environment itself and restricts no hosts.
-
-    Raises:
-        ConfigError: A value is neither text nor a pair of text and hosts.
-        SourceError: The platform must be told the hosts of a secret.
-    """
-    if secrets is None:
-        return None
-
-    paired: dict[str, str | tuple[str, list[str]]] = {}
-
-    for name, secret in secrets.items():
-        match secret:
-            case str() if name in WELL_KNOWN_SECRETS:
-                paired[name] = secret
-            case str() if not endpoint.is_platform:
-                paired[name] = (secret, [])
-            case str():
-                raise SourceError(
-                    f"source {label!r}: the platform must be told which hosts the secret {name!r} may go to. "
-                    f"Pass it as (value, ['host', ...])."
-                )
-            case [str() as value, [*hosts]]:
-                paired[name] = (value, [str(host) for host in hosts])
-            case _:
-                raise ConfigError(
-                    f"source {label!r}: the secret {name!r} is neither text nor a pair. "
-                    f"Pass its value, or (value, ['host', ...])."
-                )
-
-    return paired
 
 
 async def open_session(
     runtime: Runtime,
     endpoint: Endpoint,
+    options: SessionOptions,
     *,
     owner: str,
-    split: str,
+    label: str,
     task_index: int,
-    secrets: Secrets | None,
-    timeouts: SessionTimeouts,
     wait_turn: Callable[[], AbstractAsyncContextManager[None]],
     on_closed: Callable[[], None],
 ) -> OpenSession:
     """Open a session for one task and fetch its prompt; what was opened is closed again if anything fails.
 
-    `owner` is the identity of the source, by which its sessions are closed together. Opening, and each call later, are
-    made inside `wait_turn()`; `on_closed` is called when a session that was returned has been closed.
+    `owner` is the identity of the source, by which its sessions are closed together, and `label` its name. Opening, and
+    each call later, are made inside `wait_turn()`; `on_closed` is called when a session that was returned has been
+    closed.
 
     Raises:
-        TimeoutError: Not open within `timeouts.open_s`.
+        TimeoutError: Not open within the options' `timeouts.open_s`.
         Exception: The SDK's or HTTP client's error.
     """
-    session = _make_session(
-        runtime, endpoint, split=split, task_index=task_index, secrets=secrets, keepalive_s=timeouts.keepalive_s
-    )
+    session = _make_session(runtime, endpoint, options, task_index=task_index)
 
     try:
         async with wait_turn():
-            with anyio.fail_after(timeouts.open_s):
+            with anyio.fail_after(options.timeouts.open_s):
                 await session.__aenter__()
-                blocks = await session.get_prompt()
+                prompt = await session.read_prompt(has_messages=options.has_messages)
     except BaseException:
         await _close(runtime, session)
         raise
 
-    texts = [block.text for block in blocks if block.type == "text"]
     opened = OpenSession(
         runtime,
         session,
-        "\n".join(texts),
+        prompt,
         owner=owner,
-        dropped_blocks=len(blocks) - len(texts),
-        timeouts=timeouts,
+        endpoint=endpoint,
+        label=label,
+        call_timeout_s=options.timeouts.call_s,
         wait_turn=wait_turn,
         on_closed=on_closed,
     )
@@ -229,51 +191,37 @@ async def open_session(
 
 
 async def open_probe(
-    runtime: Runtime,
-    endpoint: Endpoint,
-    *,
-    split: str,
-    task_index: int,
-    secrets: Secrets | None,
-    timeouts: SessionTimeouts,
+    runtime: Runtime, endpoint: Endpoint, options: SessionOptions, *, task_index: int
 ) -> Mapping[str, Any]:
     """The tool listing of one task, read in a session of its own that is closed again.
 
     Raises:
-        TimeoutError: Not read within `timeouts.open_s`.
+        TimeoutError: Not read within the options' `timeouts.open_s`.
         Exception: The SDK's or HTTP client's error.
     """
-    session = _make_session(runtime, endpoint, split=split, task_index=task_index, secrets=secrets)
+    session = _make_session(runtime, endpoint, options, task_index=task_index)
 
     try:
-        with anyio.fail_after(timeouts.open_s):
+        with anyio.fail_after(options.timeouts.open_s):
             await session.__aenter__()
-            listing: Mapping[str, Any] = await request_retryable(
-                session.client,
-                "GET",
-                endpoint.path("/task_tools"),
-                expect_json=True,
-                token=endpoint.api_key,
-                sid=session.sid,
-                deployment=endpoint.deployment,
-            )
+            listing: Mapping[str, Any] = await session.get("/task_tools")
             return listing
     finally:
         await _close(runtime, session)
 
 
-def _make_session(
-    runtime: Runtime,
-    endpoint: Endpoint,
-    *,
-    split: str,
-    task_index: int,
-    secrets: Secrets | None,
-    keepalive_s: float | None = None,
-) -> _Session:
-    environment = sdk_environment(runtime, endpoint)
-    session = _Session(environment, api_key=endpoint.api_key, split=split, index=task_index, secrets=secrets)
-    session.keepalive_s = keepalive_s or (_PLATFORM_KEEPALIVE_S if endpoint.is_platform else _SERVER_KEEPALIVE_S)
+def _make_session(runtime: Runtime, endpoint: Endpoint, options: SessionOptions, *, task_index: int) -> _Session:
+    session = _Session(
+        sdk_environment(runtime, endpoint),
+        api_key=endpoint.api_key,
+        split=options.split,
+        index=task_index,
+        secrets=options.secrets,
+        toolset_name=options.toolset,
+        env_overrides=options.env_overrides,
+    )
+    keepalive_s = _PLATFORM_KEEPALIVE_S if endpoint.is_platform else _SERVER_KEEPALIVE_S
+    session.keepalive_s = options.timeouts.keepalive_s or keepalive_s
 
     if not endpoint.is_platform:
         session.creation_timeout = _CREATE_TIMEOUT_S
@@ -293,7 +241,40 @@ class _Session(AsyncSession):
     heard_s: float = 0.0
     """When the server last heard of this session, on the monotonic clock."""
 
+    async def get(self, suffix: str) -> Any:
+        """What the environment answers to a request of this session."""
+        return await self._run_or_die(
+            request_retryable(
+                self.client,
+                "GET",
+                self._env_path(suffix),
+                expect_json=True,
+                token=self.api_key,
+                sid=self.sid,
+                deployment=self.deployment,
+            )
+        )
+
+    async def read_prompt(self, *, has_messages: bool) -> Prompt:
+        """The task's prompt, with roles where the environment has them."""
+        if has_messages:
+            try:
+                return read_messages(await self.get("/messages"))
+            except aiohttp.ClientResponseError as error:
+                if error.status != 404:
+                    raise
+
+        return Prompt((Message("user", read_blocks(await self.get("/prompt"))),))
+
     async def call_once(self, tool: str, arguments: Mapping[str, Any]) -> ToolReply:
+        """Run a tool."""
+        return await self._stream("/call", run_call, tool=tool, arguments=arguments)
+
+    async def score_group_once(self, candidates: Sequence[Mapping[str, Any]]) -> list[object]:
+        """Have candidates compared."""
+        return await self._stream("/score_group", run_group_scoring, candidates=candidates)
+
+    async def _stream(self, suffix: str, run: Callable[..., Coroutine[Any, Any, T]], **arguments: Any) -> T:
         headers = {"User-Agent": USER_AGENT, "X-Session-ID": self.sid, "X-Deployment": self.deployment}
 
         if self.api_key is not None:
@@ -303,18 +284,21 @@ class _Session(AsyncSession):
 
         try:
             self._ensure_alive()
-            call = run_call(self.client, self._env_path("/call"), tool=tool, arguments=arguments, headers=headers)
-            reply: ToolReply = await self._run_or_die(call)
+            result: T = await self._run_or_die(run(self.client, self._env_path(suffix), headers=headers, **arguments))
         except SessionTerminatedError as error:
             raise CallFailed(UnscoredReason.SESSION_LOST, error.reason) from error
 
-        return reply
+        return result
 
     async def _post_create(self) -> None:
         # The SDK would send this again also where it is not known whether the environment was created.
         body = {"split": self.split, "index": self.index}
         variant = {} if self.env.variant is None else {"env_name": self.env.variant}
+        toolset = {} if self.toolset_name is None else {"toolset_name": self.toolset_name}
         attempt = 0
+
+        if not self.sid:
+            raise SessionError("the server gave the session no id")
 
         while True:
             attempt += 1
@@ -323,7 +307,7 @@ class _Session(AsyncSession):
             try:
                 # Given up half-way, it could be overtaken by the request to delete, and the environment would stay.
                 with anyio.CancelScope(shield=True, deadline=anyio.current_effective_deadline()):
-                    await self._send("/create", {**body, **variant}, self._secrets_headers)
+                    await self._send("/create", {**body, **variant, **toolset}, self._secrets_headers)
             except aiohttp.ClientConnectorError:
                 wait_s, is_starting = None, False
                 if attempt >= MAX_ATTEMPTS:

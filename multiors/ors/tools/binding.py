@@ -169,7 +169,7 @@ def bind_tools(specs: Sequence[object], *, reserved: frozenset[str] = frozenset(
 
 
 def make_method(
-    tool: BoundTool, *, class_name: str, call: Callable[[Any, BoundTool, tuple[Any, ...], dict[str, Any]], str]
+    tool: BoundTool, *, class_name: str, call: Callable[[Any, BoundTool, tuple[Any, ...], dict[str, Any]], Any]
 ) -> types.FunctionType:
     """Make the method that the policy calls.
 
@@ -182,7 +182,7 @@ def make_method(
         A plain function for a class namespace.
     """
 
-    def method(self: Any, /, *args: Any, **kwargs: Any) -> str:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         return call(self, tool, args, kwargs)
 
     method.__name__ = tool.name

@@ -35,6 +35,7 @@ _MAX_ENUM_VALUES = 256
 _MAX_ENUM_CHARS = 8_000
 _MAX_TUPLE = 32
 _MAX_WORDS = 4_000
+_MAX_NESTED_TEXT = 200
 _MAX_LOSSES = 50
 
 _TYPES: Mapping[str, Any] = {
@@ -274,8 +275,9 @@ class _Reader:
 
         value = self.read(values, depth + 1, flat.references)
 
-        if parts:
-            words = f"object with {', '.join(parts)}, any other names with values of {value.phrase}"
+        if parts or "patternProperties" in schema:
+            # A type of the values would forbid those whose names have a schema of their own.
+            words = f"object with {', '.join([*parts, 'any other names'])} with values of {value.phrase}"
             return _Reading(dict, words, is_complete=False, notes=notes)
         annotation = dict if value.annotation is Any else _generic(dict, str, value.annotation)
         return _Reading(annotation, f"object with values of {value.phrase}", value.is_typed, notes)
@@ -285,7 +287,9 @@ class _Reader:
     ) -> str:
         reading = self.read(schema, depth, references)
         details = [reading.words, *(["required"] if required else []), *reading.notes, *reading.afterthoughts]
-        details += [json_words(clip(reading.description, 200))] if reading.description else []
+        details += [json_words(clip(reading.description, _MAX_NESTED_TEXT))] if reading.description else []
+        if len(reading.description) > _MAX_NESTED_TEXT:
+            self._lose(f"the description of a nested property is cut to {_MAX_NESTED_TEXT} characters")
         return f"{quote_name(name) if isinstance(name, str) else json_words(name)} ({', '.join(details)})"
 
     def _read_array(self, flat: FlatSchema, depth: int) -> _Reading:
