@@ -7,7 +7,6 @@ factory per source and one reward column per source, and keeps the trainer's set
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from multiors.errors import ConfigError
 from multiors.mixing import (
+    CircuitBreaker,
     Plan,
     Schedule,
-    SourceRows,
     StoppingStrategy,
     build_dataset,
     build_schedule,
@@ -27,24 +26,20 @@ from multiors.mixing import (
     resolve_shares,
 )
 from multiors.ors.preparation import find_random_prompts, prepare_sources
-from multiors.ors.rollouts.environment import EnvironmentFactory
+from multiors.ors.rollouts.factory import EnvironmentFactory
 from multiors.ors.rollouts.opening import discard_owned_by
+from multiors.ors.rollouts.showing import note_model
 from multiors.ors.sessions.limits import Cap, describe_socket_need
 from multiors.ors.sessions.runtime import get_runtime
+from multiors.ors.sessions.secrets import Secrets
 from multiors.ors.source import ORSSource
-from multiors.records import RolloutRecord
-from multiors.rewards import SourceReward, as_source_reward
+from multiors.rewards import RunSummary, SourceReward, as_source_reward
 from multiors.training import (
-    TABLE_COLUMNS,
     AsyncSlots,
     BatchShape,
-    EpisodeReader,
     RewardColumns,
     RunState,
-    SlotSource,
-    SourceReader,
     UnionEnvironmentFactory,
-    check_max_sessions,
     check_prompts,
     check_rows,
     check_settings,
@@ -55,6 +50,18 @@ from multiors.training import (
     measure_batches,
     samples_groups_together,
 )
+from multiors.training.limits import FailureLimit, FailureLimits
+from multiors.training.members import (
+    check_group_scores,
+    check_sessions,
+    count_tasks,
+    make_reader,
+    make_rows,
+    name_sources,
+)
+from multiors.training.planned import check_planned_rows, check_planning, lay_out_planned
+from multiors.training.recording import Listeners, LogTarget, Recording
+from multiors.training.watch import RunWatch
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -63,8 +70,6 @@ if TYPE_CHECKING:
 __all__ = ["MultiOpenRewardSpec"]
 
 logger = logging.getLogger("multiors.spec")
-
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class MultiOpenRewardSpec:
@@ -83,7 +88,11 @@ class MultiOpenRewardSpec:
         stopping_strategy: "first_exhausted" ends when the first source has been seen once, "all_exhausted" when every
             source has, "max_slots" after `num_slots`.
         tools: "separate" shows each task its own environment's tools, "union" those of all sources.
-        on_rollouts: Called with the records of each scored batch, once per source.
+        secrets: Values for the secrets that sources name without a value, or whose environments require them.
+        on_rollouts: Called with the records of each scored batch, once per source; one function or several.
+        rollout_log: A folder, or a `RolloutLog`, where every rollout is written as a line of JSON. None: nowhere.
+        circuit_breaker: When a source whose environment fails is left out for a while. None: never, and the schedule
+            is laid out before training.
         max_sessions: Sessions of all sources open at once, per process; not fewer than the rollouts of a batch. None:
             no limit.
         max_concurrent_calls: Tool calls and openings of all sources under way at once, per process. None: as many as
@@ -112,23 +121,19 @@ class MultiOpenRewardSpec:
         num_slots: int | None = None,
         stopping_strategy: StoppingStrategy | None = None,
         tools: Literal["separate", "union"] = "separate",
-        on_rollouts: Callable[[list[RolloutRecord]], None] | None = None,
+        secrets: Secrets | None = None,
+        on_rollouts: Listeners | None = None,
+        rollout_log: LogTarget | None = None,
+        circuit_breaker: CircuitBreaker | None = None,
         max_sessions: int | None = None,
         max_concurrent_calls: int | None = None,
     ) -> None:
-        given: object = sources
-
-        if not isinstance(given, Mapping) or not given:
-            raise ConfigError("a mix needs at least one source. Pass {'name': ORSSource(...), ...}.")
-
         if tools not in ("separate", "union"):
             raise ConfigError(f"tools={tools!r} is not a mode. Pass 'separate' or 'union'.")
 
         self._identity = uuid.uuid4().hex
         self._cap = Cap(self._identity, "the mix", max_sessions=max_sessions, max_concurrent_calls=max_concurrent_calls)
-        self.sources: dict[str, ORSSource | SlotSource] = {
-            _check_name(name): _as_source(name, source, mix_cap=self._cap) for name, source in sources.items()
-        }
+        self.sources = name_sources(sources, cap=self._cap, secrets=secrets)
         self._weights = dict(weights) if isinstance(weights, Mapping) else weights
         self._seed = seed
         self._num_slots = num_slots
@@ -136,10 +141,14 @@ class MultiOpenRewardSpec:
             "max_slots" if num_slots is not None else "first_exhausted"
         )
         self._tools = tools
-        self._on_rollouts = on_rollouts
+        self._recording = Recording(on_rollouts, rollout_log, self.sources)
         self._rewards: dict[str, SourceReward] = {
             name: as_source_reward(source.reward) for name, source in self.sources.items()
         }
+        self._circuit_breaker = circuit_breaker
+        limits = FailureLimits({name: FailureLimit.of(source) for name, source in self.sources.items()})
+        self._watch = RunWatch(list(self.sources), limits)
+        self._is_prepared = False
         self._shape: BatchShape | None = None
         self._run_slots: int | None = None
         self._schedule: Schedule | None = None
@@ -156,6 +165,7 @@ class MultiOpenRewardSpec:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._watch.report(is_shared=False)  # what an error has interrupted
         self.close()
 
     # Before the trainer is built
@@ -231,6 +241,10 @@ class MultiOpenRewardSpec:
             requested_slots=None if self._run_slots is not None else self._num_slots,
         )
 
+    def summary(self) -> RunSummary:
+        """What became of the last run's rollouts, per source: in this process, and after the run, in all."""
+        return self._watch.summary
+
     def describe_tools(self) -> dict[str, str]:
         """A table of each environment's tools as the policy sees them, by source."""
         self._prepare()
@@ -242,7 +256,20 @@ class MultiOpenRewardSpec:
     def train_dataset(self) -> Dataset:
         """The schedule as rows: `environment`, `prompt`, `task_index`, `slot`, and `task` (JSON text)."""
         if self._dataset is None:
-            self._dataset = build_dataset(self._lay_out(), [self._rows(name) for name in self.sources])
+            schedule, rows = self._lay_out(), [make_rows(name, source) for name, source in self.sources.items()]
+
+            if self._circuit_breaker is None:
+                self._dataset = build_dataset(schedule, rows)
+            else:
+                self._dataset = lay_out_planned(
+                    self._watch,
+                    rows,
+                    self._circuit_breaker,
+                    shares=self._shares(),
+                    shape=self._shape,
+                    num_slots=schedule.num_slots,
+                    seed=self._seed,
+                )
 
         return self._dataset
 
@@ -265,10 +292,11 @@ class MultiOpenRewardSpec:
     @property
     def reward_funcs(self) -> RewardColumns:
         """One reward column per source; a fresh list at each access, because TRL keeps and changes the one it gets."""
-        run = RunState()
+        run = RunState(watch=self._watch)
         self._runs.append(run)
 
-        return make_columns(self._readers(), self._rewards, run=run, on_rollouts=self._on_rollouts)
+        readers = {name: make_reader(name, source) for name, source in self.sources.items()}
+        return make_columns(readers, self._rewards, run=run, on_rollouts=self._recording.listener)
 
     @property
     def reward_weights(self) -> list[float]:
@@ -280,7 +308,11 @@ class MultiOpenRewardSpec:
         """Checks of the trainer's settings before the first step, and the end of every session after the last."""
         from multiors.training.callback import MixCallback
 
-        return [MixCallback(check=self._check_settings, begin=self._begin, end=self.close)]
+        return [
+            MixCallback(
+                check=self._check_settings, see=self._see, begin=self._begin, save=self._watch.save, end=self._end
+            )
+        ]
 
     def for_async(self) -> AsyncSlots:
         """The slots for `AsyncGRPOTrainer`.
@@ -292,8 +324,10 @@ class MultiOpenRewardSpec:
         sources = {name: source for name, source in self.sources.items() if isinstance(source, ORSSource)}
         problems = [
             ("reward weights, which it always normalizes away", len(set(self.reward_weights)) > 1),
-            ("reward functions beside the environment's", any(reward.parts for reward in self._rewards.values())),
+            ("reward parts beside the rewards of tools", any(reward.parts for reward in self._rewards.values())),
             ("tools='union'", self._tools == "union"),
+            ("a circuit breaker", self._circuit_breaker is not None),
+            ("limits on failures (on_failure, max_failing_rollouts)", self._watch.has_limits),
             ("specs other than ORSSource and OpenRewardSpec", len(sources) < len(self.sources)),
         ]
         found = [problem for problem, is_there in problems if is_there]
@@ -323,6 +357,7 @@ class MultiOpenRewardSpec:
         identities = {source.identity for source in self._ors_sources}
         discard_owned_by(identities)
         get_runtime().close_owned_by(identities)
+        self._recording.close()
 
     # Inside
 
@@ -356,22 +391,30 @@ class MultiOpenRewardSpec:
             prompts_per_batch=None,
         )
 
+        if self._circuit_breaker is not None and not isinstance(self._circuit_breaker, CircuitBreaker):
+            raise ConfigError(f"circuit_breaker={self._circuit_breaker!r} is none. Pass CircuitBreaker(...), or None.")
+
         if self._tools == "union" and not all(isinstance(source, ORSSource) for source in self.sources.values()):
             raise ConfigError("tools='union' needs ORSSource or OpenRewardSpec sources. Use tools='separate'.")
 
     def _prepare(self) -> None:
         """Ask all sources for their tasks and tools, all at once; every source that fails is named."""
-        prepare_sources(self._ors_sources)
+        if not self._is_prepared:
+            prepare_sources(self._ors_sources)
+            check_group_scores(self.sources, self._rewards)
+            self._is_prepared = True
+
+    def _see(self, processing_class: Any) -> None:
+        # A model that takes images has a processor, one that takes text a tokenizer (TRL 1.16, GRPOTrainer).
+        identities = [source.identity for source in self._ors_sources]
+        note_model(identities, sees_images=hasattr(processing_class, "image_processor"))
 
     @property
     def _ors_sources(self) -> list[ORSSource]:
         return [source for source in self.sources.values() if isinstance(source, ORSSource)]
 
     def _num_tasks(self) -> list[int]:
-        return [
-            len(source.task_list.indices) if isinstance(source, ORSSource) else len(source.task_indices)
-            for source in self.sources.values()
-        ]
+        return [count_tasks(source) for source in self.sources.values()]
 
     def _shares(self) -> dict[str, float]:
         return resolve_shares(
@@ -398,22 +441,6 @@ class MultiOpenRewardSpec:
 
         return self._schedule
 
-    def _rows(self, name: str) -> SourceRows:
-        source = self.sources[name]
-
-        if isinstance(source, ORSSource):
-            return SourceRows(name, source.task_list.indices, source.task_list.specs)
-
-        return SourceRows(name, source.task_indices, source.tasks)
-
-    def _readers(self) -> dict[str, SourceReader]:
-        return {
-            name: EpisodeReader(source.identity, source.find_task)
-            if isinstance(source, ORSSource)
-            else source.make_reader()
-            for name, source in self.sources.items()
-        }
-
     def _check_settings(self, args: Any) -> BatchShape:
         schedule = self._lay_out()
         shape = check_settings(
@@ -422,35 +449,31 @@ class MultiOpenRewardSpec:
             num_slots=schedule.num_slots,
             prompts_per_batch=schedule.prompts_per_batch,
         )
-        self._check_max_sessions(schedule, shape)
+        if self._circuit_breaker is not None:
+            check_planning(args, shape, self._shape)
+
+        check_sessions(self.sources, self._cap, shape, schedule, may_give_all_slots=self._circuit_breaker is not None)
         return shape
 
-    def _check_max_sessions(self, schedule: Schedule, shape: BatchShape) -> None:
-        limits = {"the mix": self._cap.max_sessions}
-        limits |= {f"source {source.label!r}": source.max_sessions for source in self._ors_sources}
+    def _end(self) -> None:
+        self._watch.report()
+        self.close()
 
-        if not any(limits.values()):
-            return
-
-        most_slots = schedule.most_slots(len(self.sources), prompts_per_batch=shape.prompts_per_batch)
-        num_rollouts = {
-            f"source {name!r}": min(num_slots * shape.num_generations, shape.rollouts_per_process)
-            for name, num_slots in zip(self.sources, most_slots, strict=True)
-        }
-        check_max_sessions(limits, {"the mix": shape.rollouts_per_process, **num_rollouts})
-
-    def _begin(self, args: Any, dataset: Any) -> None:
+    def _begin(self, args: Any, dataset: Any, state: Any) -> None:
         self.close()  # what an interrupted run left open would count against the limits of this one
         shape = self._check_settings(args)
         plan = self.plan()
+        self._recording.start()
         logger.info("%s", plan)
 
         for source in plan.sources:
             if source.slots == 0:
                 logger.warning("source %r gets no slot: the run is too short for its share.", source.name)
 
-        if dataset is not None and dataset is not self._dataset:
-            check_rows(dataset, self.train_dataset)
+        schedule = self.train_dataset
+
+        if dataset is not None and dataset is not schedule:
+            (check_rows if self._circuit_breaker is None else check_planned_rows)(dataset, schedule)
 
         socket_need = describe_socket_need(shape.rollouts_per_process)
 
@@ -460,36 +483,9 @@ class MultiOpenRewardSpec:
         if samples_groups_together(args):
             check_prompts(find_random_prompts(self._ors_sources))
 
+        self._watch.begin(state, shape, plan)
+
         for run in self._runs:
             run.order.restart(prompts_per_batch=shape.prompts_per_batch)
             run.max_completion_tokens = args.max_completion_length
             run.samples_groups_together = samples_groups_together(args)
-
-
-def _check_name(name: object) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in TABLE_COLUMNS:
-        raise ConfigError(
-            f"source name {name!r} cannot be used: names have letters, digits, '-' and '_', and are none of "
-            f"{sorted(TABLE_COLUMNS)}, which the trainer's tables use. Choose another."
-        )
-
-    return name
-
-
-def _as_source(name: str, source: Any, *, mix_cap: Cap) -> ORSSource | SlotSource:
-    if isinstance(source, ORSSource):
-        return source.named(name, mix_cap=mix_cap)
-
-    if type(source).__name__ != "OpenRewardSpec":
-        return SlotSource(name, source)
-
-    try:
-        return ORSSource.from_openreward_spec(source).named(name, mix_cap=mix_cap)
-    except AttributeError as error:
-        warnings.warn(
-            f"source {name!r}: this version of TRL keeps the options of OpenRewardSpec elsewhere ({error}), so only "
-            f"its three slots are used. Lost: routing by env_name, safe tool names, reasons of failures, closing of "
-            f"sessions. Pass an ORSSource instead.",
-            stacklevel=3,
-        )
-        return SlotSource(name, source)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from multiors.mixing.breaker import BreakerEvent, CircuitBreaker
 from multiors.mixing.dataset import COLUMNS, SourceRows, build_dataset
+from multiors.mixing.observed import SlotObservation
 from multiors.mixing.plan import Plan, SourcePlan, make_plan
+from multiors.mixing.planner import BatchPlanner, PlannedBatch, compare_mixes
 from multiors.mixing.quota import SHARE_UNITS, apportion
 from multiors.mixing.schedule import Schedule, build_schedule
 from multiors.mixing.shares import Weights, resolve_shares
@@ -12,8 +15,13 @@ from multiors.mixing.stopping import StoppingStrategy, count_slots
 __all__ = [
     "COLUMNS",
     "SHARE_UNITS",
+    "BatchPlanner",
+    "BreakerEvent",
+    "CircuitBreaker",
     "Plan",
+    "PlannedBatch",
     "Schedule",
+    "SlotObservation",
     "SourcePlan",
     "SourceRows",
     "StoppingStrategy",
@@ -21,6 +29,7 @@ __all__ = [
     "apportion",
     "build_dataset",
     "build_schedule",
+    "compare_mixes",
     "count_slots",
     "make_plan",
     "resolve_shares",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "SourceRows", "build_dataset"]
 
+AVG_REWARD = "avg_reward"
 COLUMNS = ("environment", "prompt", "task_index", "slot", "task")
 """The columns of every mixed dataset, in order."""
 
@@ -47,8 +48,11 @@ class SourceRows:
     prompts: Sequence[Sequence[Mapping[str, str]]] | None = None
     """Messages with `role` and `content` for each task. None: one empty user message."""
 
+    avg_rewards: Sequence[float | None] | None = None
+    """What others' rollouts of each task earned on average; None for a task without any. None: that was not asked."""
+
     def __post_init__(self) -> None:
-        for field, values in (("tasks", self.tasks), ("prompts", self.prompts)):
+        for field, values in (("tasks", self.tasks), ("prompts", self.prompts), ("avg_rewards", self.avg_rewards)):
             if values is not None and len(values) != len(self.task_indices):
                 raise ConfigError(
                     f"source {self.name!r}: {field} has {len(values)} entries for {len(self.task_indices)} tasks. "
@@ -65,7 +69,8 @@ def build_dataset(schedule: Schedule, sources: Sequence[SourceRows]) -> datasets
 
     Returns:
         One row per slot, in slot order: `environment` (string), `prompt` (list of role and content), `task_index`
-        (int64), `slot` (int64) and `task` (string or null). Equal inputs give an equal fingerprint.
+        (int64), `slot` (int64) and `task` (string or null); where a source has them also `avg_reward` (double or null).
+        Equal inputs give an equal fingerprint.
 
     Raises:
         ConfigError: Two sources have the same name, or the schedule draws a source or a task that is not there.
@@ -97,6 +102,9 @@ class _Distinct:
 
     task: pa.Array | None
     """(rows,). None: no specs were fetched."""
+
+    avg_reward: pa.Array | None
+    """(rows,). None: no source has them, and there is no such column."""
 
 
 def _check_sources(schedule: Schedule, sources: Sequence[SourceRows]) -> None:
@@ -135,6 +143,9 @@ def _gather_distinct(sources: Sequence[SourceRows]) -> _Distinct:
         task_index=np.concatenate([np.asarray(source.task_indices, dtype=np.int64) for source in sources]),
         prompt=_gather_column(prompts, num_tasks, default=_EMPTY_PROMPT, kind=_prompt_type(pa.large_string())),
         task=_gather_column(tasks, num_tasks, default=None, kind=pa.large_string()),
+        avg_reward=_gather_column(
+            [source.avg_rewards for source in sources], num_tasks, default=None, kind=pa.float64()
+        ),
     )
 
 
@@ -181,14 +192,18 @@ def _write_pieces(distinct: _Distinct, schedule: Schedule, *, piece_rows: int, p
             part, size = row[start:stop], stop - start
             prompt = same_prompts[:size] if distinct.prompt is None else distinct.prompt.take(pa.array(part))
             task = pa.nulls(size, pa.string()) if distinct.task is None else distinct.task.take(pa.array(part))
-            columns = (
+            columns = [
                 distinct.names.take(pa.array(source_index[start:stop])),
                 prompt.cast(prompt_type),
                 pa.array(distinct.task_index[part]),
                 pa.array(np.arange(begin + start, begin + stop, dtype=np.int64)),
                 task.cast(pa.string()),
-            )
-            pieces.append(pa.table(columns, names=list(COLUMNS)))
+            ]
+            names = list(COLUMNS)
+            if distinct.avg_reward is not None:
+                columns.append(distinct.avg_reward.take(pa.array(part)))
+                names.append(AVG_REWARD)
+            pieces.append(pa.table(columns, names=names))
     return pieces
 
 
@@ -222,7 +237,7 @@ def _fingerprint(distinct: _Distinct, schedule: Schedule) -> str:
     """From the content, because the one `datasets` makes would serialise every row."""
     from datasets.fingerprint import Hasher
 
-    columns = [distinct.names, distinct.prompt, distinct.task]
+    columns = [distinct.names, distinct.prompt, distinct.task, distinct.avg_reward]
     buffers = [[] if column is None else column.buffers() for column in columns]
     sizes = [[None if buffer is None else buffer.size for buffer in of_column] for of_column in buffers]
     texts = [buffer for of_column in buffers for buffer in of_column if buffer is not None]

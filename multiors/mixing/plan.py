@@ -61,7 +61,27 @@ class Plan:
         return {**asdict(self), "sources": [asdict(source) for source in self.sources]}
 
     def __str__(self) -> str:
-        return "\n".join([_headline(self), "", *_table(self), *_remarks(self)])
+        remarks = [sentence for _, sentence in self.remarks]
+        return "\n".join([_headline(self), "", *_table(self), *([""] if remarks else []), *remarks])
+
+    @property
+    def remarks(self) -> list[tuple[str | None, str]]:
+        """Sentences on what the table does not say at a glance, each with the source it is about. None: the mix."""
+        remarks: list[tuple[str | None, str]] = []
+
+        if self.requested_slots is not None and self.requested_slots != self.num_slots:
+            asked = f"num_slots={self.requested_slots:,} was asked for; whole batches make {self.num_slots:,}."
+            remarks.append((None, asked))
+
+        for source in self.sources:
+            if source.slots == 0:
+                not_drawn = f"source {source.name!r} is not drawn: the schedule is too short for its share."
+                remarks.append((source.name, not_drawn))
+            else:
+                sentences = _remark_on_passes(source) + _remark_on_batches(source)
+                remarks += [(source.name, sentence) for sentence in sentences]
+
+        return remarks
 
 
 def make_plan(
@@ -137,19 +157,6 @@ def _table(plan: Plan) -> list[str]:
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip())
     return lines
-
-
-def _remarks(plan: Plan) -> list[str]:
-    """Sentences on what the table does not say at a glance, after an empty line."""
-    remarks = []
-    if plan.requested_slots is not None and plan.requested_slots != plan.num_slots:
-        remarks.append(f"num_slots={plan.requested_slots:,} was asked for; whole batches make {plan.num_slots:,}.")
-    for source in plan.sources:
-        if source.slots == 0:
-            remarks.append(f"source {source.name!r} is not drawn: the schedule is too short for its share.")
-        else:
-            remarks += _remark_on_passes(source) + _remark_on_batches(source)
-    return ["", *remarks] if remarks else []
 
 
 def _remark_on_passes(source: SourcePlan) -> list[str]:

@@ -4,7 +4,7 @@ Rules that change together with `quota` and with the numbered rules 9, 10 and 15
 
 - Sources are drawn by the exact quota of `multiors.mixing.quota`. With a batch size the quota holds at batch ends, and
   inside a batch the order is shuffled; without one it holds after every slot.
-- A source walks its tasks without replacement, in a new order in each pass.
+- A source walks its tasks without replacement, in a new order in each pass (`multiors.mixing.walk`).
 - Everything follows from (shares, task counts, batch size, seed): a longer schedule begins with the shorter one.
 
 This module knows sources by their position only, and no tasks but their number.
@@ -14,19 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from multiors.errors import ConfigError
 from multiors.mixing.quota import draw_sources
-from multiors.mixing.shuffle import check_seed, shuffle_rows
+from multiors.mixing.shuffle import check_seed
+from multiors.mixing.walk import shuffle_batches, walk_tasks
 
 __all__ = ["Schedule", "build_schedule"]
 
-_CHUNK_VALUES = 2**18  # What is shuffled at once stays in the processor's cache.
-_BATCH_STREAM = 0  # Batches are shuffled from this stream of the seed, the tasks of source i from stream 1 + i.
+_CHUNK_VALUES = 2**18  # What is placed at once stays in the processor's cache.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,20 +95,16 @@ def build_schedule(
             f"Take the number from count_slots()."
         )
     source_index = draw_sources(shares, num_slots // batch_slots, batch_slots)
-    if batch_slots > 1:
-        _shuffle_batches(source_index.reshape(-1, batch_slots), seed)
-    return Schedule(source_index, _walk_tasks(source_index, num_tasks, seed), prompts_per_batch)
+    batches = source_index.reshape(-1, batch_slots)
+    if (
+        1 < batch_slots < len(shares)
+    ):  # the quota leaves the order inside a batch open; with fewer sources it is ascending
+        batches.sort(axis=1)
+    shuffle_batches(batches, seed=seed)
+    return Schedule(source_index, _place_tasks(source_index, num_tasks, seed), prompts_per_batch)
 
 
-def _shuffle_batches(batches: npt.NDArray[np.int32], seed: int) -> None:
-    """Shuffle each row in place."""
-    num_rows = max(1, _CHUNK_VALUES // batches.shape[1])
-    for start in range(0, len(batches), num_rows):
-        rows = batches[start : start + num_rows]
-        rows[:] = shuffle_rows(rows.astype(np.uint64), seed=seed, stream=_BATCH_STREAM, first_row=start)
-
-
-def _walk_tasks(source_index: npt.NDArray[np.int32], num_tasks: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
+def _place_tasks(source_index: npt.NDArray[np.int32], num_tasks: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
     """Position of each slot's task in its source: the k-th draw of a source takes the k-th step of its walk."""
     num_sources = len(num_tasks)
     blocks = range(0, len(source_index), _CHUNK_VALUES)
@@ -121,7 +116,7 @@ def _walk_tasks(source_index: npt.NDArray[np.int32], num_tasks: Sequence[int], s
     steps = np.empty(len(source_index), dtype=np.min_scalar_type(max(num_tasks)))
     next_step = np.cumsum(num_draws) - num_draws
     for index, (first, count) in enumerate(zip(next_step.tolist(), num_draws.tolist(), strict=True)):
-        _walk(steps[first : first + count], num_tasks[index], seed=seed, stream=1 + index)
+        walk_tasks(steps[first : first + count], num_tasks[index], seed=seed, source=index)
 
     position = np.empty(len(source_index), dtype=np.int64)
     for start in blocks:
@@ -132,13 +127,3 @@ def _walk_tasks(source_index: npt.NDArray[np.int32], num_tasks: Sequence[int], s
         position[start : start + _CHUNK_VALUES][order] = steps[step]
         next_step += counts
     return position
-
-
-def _walk(steps: npt.NDArray[Any], num_tasks: int, *, seed: int, stream: int) -> None:
-    """Write the first draws of one source, pass after pass."""
-    passes_at_once = max(1, _CHUNK_VALUES // num_tasks)
-    for first_draw in range(0, len(steps), passes_at_once * num_tasks):
-        part = steps[first_draw : first_draw + passes_at_once * num_tasks]
-        tasks = np.tile(np.arange(num_tasks, dtype=np.uint64), (-(-len(part) // num_tasks), 1))
-        shuffled = shuffle_rows(tasks, seed=seed, stream=stream, first_row=first_draw // num_tasks)
-        part[:] = shuffled.reshape(-1)[: len(part)]

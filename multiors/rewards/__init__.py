@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from multiors.rewards.composition import RewardPart, SourceReward, as_source_reward, check_values, compose
+from multiors.rewards.composition import (
+    GroupScore,
+    RewardPart,
+    SourceReward,
+    as_source_reward,
+    check_values,
+    compose,
+)
 from multiors.rewards.outcome import Outcome, decide_outcome
 from multiors.rewards.reduction import Reduction
-from multiors.rewards.statistics import SourceSummary, metric_values, share_values, summarize_source
+from multiors.rewards.statistics import metric_values, share_values
+from multiors.rewards.summary import RunSummary, SourceSummary, add_summaries, summarize_source
 
 __all__ = [
+    "GroupScore",
     "Outcome",
     "Reduction",
     "RewardPart",
+    "RunSummary",
     "SourceReward",
     "SourceSummary",
+    "add_summaries",
     "as_source_reward",
     "check_values",
     "compose",

@@ -15,7 +15,7 @@ from multiors.errors import ConfigError, RewardError
 from multiors.numeric import to_finite
 from multiors.rewards.reduction import REDUCTIONS, Reduction
 
-__all__ = ["RewardPart", "SourceReward", "as_source_reward", "check_values", "compose"]
+__all__ = ["GroupScore", "RewardPart", "SourceReward", "as_source_reward", "check_values", "compose"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,35 @@ class RewardPart:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupScore:
+    """What the environment says a rollout is worth beside the others of its group (ORS's `score_group`), as a part.
+
+    One call per group. A rollout in which the environment failed is not compared; if the comparison fails, its rollouts
+    have no such score.
+
+    Example:
+        >>> SourceReward(parts=(GroupScore(weight=0.5),)).parts[0].name
+        'group_score'
+    """
+
+    weight: float = 1.0
+    """Scores are multiplied by this before they are added up. 0: computed and recorded only."""
+
+    name: str = "group_score"
+    """For logs and records."""
+
+    scores_alone: bool = True
+    """Whether a score counts even where no tool scored the rollout. Otherwise such a rollout stays unscored."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", _check_number(self.weight, f"reward part {self.name!r}: weight"))
+        if not self.name:
+            raise ConfigError(f"GroupScore: name {self.name!r} is no name. Pass text, or leave it out.")
+        if self.scores_alone and self.weight == 0:
+            object.__setattr__(self, "scores_alone", False)
+
+
+@dataclass(frozen=True, slots=True)
 class SourceReward:
     """How the rollouts of one source become rewards.
 
@@ -88,8 +117,9 @@ class SourceReward:
     outcome_weight: float = 1.0
     """The environment's outcome is multiplied by this. 0: the outcome only decides whether the parts count."""
 
-    parts: tuple[RewardPart, ...] = ()
-    """The user's own reward functions. Any sequence of parts and functions is taken."""
+    parts: tuple[RewardPart | GroupScore, ...] = ()
+    """The user's own reward functions, and the environment's comparison of a group's rollouts. Any sequence of these is
+    taken."""
 
     unscored: float | None = None
     """Score of a rollout that the policy left unscored: no tool call, no score, refused calls, budget ran out. None: it
@@ -123,6 +153,13 @@ class SourceReward:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"reward part {name!r}: the name is used twice. Pass RewardPart(..., name=...).")
+        if sum(isinstance(part, GroupScore) for part in self.parts) > 1:
+            raise ConfigError("SourceReward: GroupScore stands there twice, and an environment compares a group once.")
+
+    @property
+    def compares_groups(self) -> bool:
+        """Whether the environment is asked to compare the rollouts of each group."""
+        return any(isinstance(part, GroupScore) for part in self.parts)
 
 
 def as_source_reward(value: object) -> SourceReward:
@@ -135,7 +172,7 @@ def as_source_reward(value: object) -> SourceReward:
         return SourceReward()
     if isinstance(value, SourceReward):
         return value
-    if isinstance(value, RewardPart) or callable(value):
+    if isinstance(value, RewardPart | GroupScore) or callable(value):
         return SourceReward(parts=(_as_part(value),))
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return SourceReward(parts=tuple(_as_part(part) for part in value))
@@ -217,8 +254,8 @@ def _check_value(value: object, who: str) -> float | None:
     return number
 
 
-def _as_part(value: object) -> RewardPart:
-    if isinstance(value, RewardPart):
+def _as_part(value: object) -> RewardPart | GroupScore:
+    if isinstance(value, RewardPart | GroupScore):
         return value
     if callable(value):
         return RewardPart(value)

@@ -1,4 +1,4 @@
-"""Per-source statistics of scored batches: values to log, and one line of a table. Arithmetic only.
+"""Per-source statistics of scored batches, as values to log. Arithmetic only.
 
 The trainer averages what it is given over rollouts, logging steps and processes. So what is logged is one value per
 rollout, never a count or a mean of one process, and a source without rollouts logs nothing: the mean of nothing is no
@@ -7,53 +7,11 @@ number (rule 7 of the semantics).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import fsum
+from collections.abc import Sequence
 
 from multiors.records import RolloutRecord, UnscoredReason
 
-__all__ = ["SourceSummary", "metric_values", "share_values", "summarize_source"]
-
-
-@dataclass(frozen=True, slots=True)
-class SourceSummary:
-    """What became of some rollouts of one source."""
-
-    num_rollouts: int
-    num_scored: int
-
-    mean_reward: float | None
-    """Over the scored rollouts. None: none was scored."""
-
-    scored_fraction: float | None
-    """None: there are no rollouts."""
-
-    finished_fraction: float | None
-    """None: there are no rollouts."""
-
-    unscored_by_reason: Mapping[UnscoredReason, int]
-    """Unscored rollouts for each of the eight reasons; they sum to num_rollouts - num_scored."""
-
-    num_tool_calls: int
-
-    num_tool_errors: int
-    """Calls that failed in any way: refused, raised, lost, or answered with a bad reward."""
-
-
-def summarize_source(records: Sequence[RolloutRecord]) -> SourceSummary:
-    """Summarize rollouts of one source."""
-    rewards = [record.reward for record in records if record.reward is not None]
-    return SourceSummary(
-        num_rollouts=len(records),
-        num_scored=len(rewards),
-        mean_reward=_mean(rewards),
-        scored_fraction=_mean([float(record.reward is not None) for record in records]),
-        finished_fraction=_mean([float(record.finished) for record in records]),
-        unscored_by_reason={reason: sum(record.reason is reason for record in records) for reason in UnscoredReason},
-        num_tool_calls=sum(len(record.steps) for record in records),
-        num_tool_errors=sum(map(_count_errors, records)),
-    )
+__all__ = ["metric_values", "share_values"]
 
 
 def metric_values(source: str, records: Sequence[RolloutRecord]) -> dict[str, list[float]]:
@@ -86,10 +44,6 @@ def share_values(environments: Sequence[str], sources: Sequence[str]) -> dict[st
         for source in sources
         if environments
     }
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fsum(values) / len(values) if values else None
 
 
 def _count_errors(record: RolloutRecord) -> int:

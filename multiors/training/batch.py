@@ -12,9 +12,11 @@ from itertools import pairwise
 from typing import Any
 
 from multiors.errors import RoutingError
+from multiors.records import RolloutRecord
 from multiors.rewards import share_values
 from multiors.training.order import SlotOrder
 from multiors.training.table import TableColumns
+from multiors.training.watch import RunWatch
 
 __all__ = ["RunState", "log_values"]
 
@@ -30,6 +32,13 @@ class RunState:
 
     samples_groups_together: bool = False
     """Whether the trainer samples a whole group from the prompt of its first rollout."""
+
+    watch: RunWatch | None = None
+    """Who is told of each training batch. None: nobody."""
+
+    _records: list[RolloutRecord] = field(default_factory=list)
+    _ended: set[str] = field(default_factory=set)
+    """The columns that have scored the batch in progress."""
 
     def begin_batch(self, names: Sequence[str], arguments: Mapping[str, Any], *, sources: Sequence[str]) -> None:
         """Check a batch and log what concerns all sources.
@@ -53,11 +62,37 @@ class RunState:
         if arguments.get("log_extra"):
             arguments["log_extra"]("environment", list(names))
 
-    def _watch_order(self, arguments: Mapping[str, Any]) -> None:
-        slots = arguments.get("slot")
-        state = arguments.get("trainer_state")
+    def end_column(
+        self, source: str, records: Sequence[RolloutRecord], arguments: Mapping[str, Any], *, sources: Sequence[str]
+    ) -> None:
+        """Note that a column has scored its rollouts; the last of a training batch ends the batch.
 
-        if slots and None not in slots and state is not None and _is_training(arguments):
+        Args:
+            source: The column's source.
+            records: Of its rollouts.
+            arguments: TRL's keyword arguments of reward functions.
+            sources: All sources of the mix.
+
+        Raises:
+            SessionError: A source failed more often than it may.
+        """
+        if self.watch is None or not _is_training_batch(arguments):
+            return
+
+        # Columns with async functions end in any order, and a batch whose scoring failed never ends.
+        if source in self._ended:
+            self._records, self._ended = [], set()
+
+        self._records += records
+        self._ended.add(source)
+
+        if self._ended >= set(sources):
+            scored, self._records, self._ended = self._records, [], set()
+            log_values(arguments.get("log_metric"), self.watch.end_batch(scored))
+
+    def _watch_order(self, arguments: Mapping[str, Any]) -> None:
+        if _is_training_batch(arguments):
+            slots, state = arguments["slot"], arguments["trainer_state"]
             self.order.check(slots, is_first_process=state.is_world_process_zero, global_step=state.global_step)
 
     def _check_prompts(self, names: Sequence[str], arguments: Mapping[str, Any]) -> None:
@@ -82,6 +117,12 @@ def log_values(log_metric: Callable[[str, float], None] | None, values_by_name: 
         for name, values in values_by_name.items():
             for value in values:
                 log_metric(name, value)
+
+
+def _is_training_batch(arguments: Mapping[str, Any]) -> bool:
+    """Whether these are rollouts of the schedule, which are trained on."""
+    slots = arguments.get("slot") or [None]
+    return None not in slots and arguments.get("trainer_state") is not None and _is_training(arguments)
 
 
 def _is_training(arguments: Mapping[str, Any]) -> bool:

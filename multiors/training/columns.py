@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multiors.errors import RewardError, RoutingError
-from multiors.records import Episode, RolloutRecord, UnscoredReason
+from multiors.records import RolloutRecord, UnscoredReason
 from multiors.rewards import (
-    Outcome,
+    GroupScore,
     RewardPart,
     SourceReward,
     check_values,
@@ -28,7 +28,7 @@ from multiors.rewards import (
     metric_values,
 )
 from multiors.training.batch import RunState, log_values
-from multiors.training.readers import SourceReader
+from multiors.training.readers import Reading, SourceReader
 from multiors.training.table import TABLE_COLUMNS
 
 __all__ = [
@@ -54,7 +54,7 @@ class _Batch:
     rows: list[int]
     """Which rollouts of the batch are of this source."""
 
-    outcomes: list[tuple[Episode, Outcome]]
+    readings: list[Reading]
     part_arguments: dict[str, Any]
     """The keyword arguments of the user's functions: TRL's, restricted to `rows`, plus `tasks`."""
 
@@ -125,7 +125,7 @@ class RewardColumn:
         batch = _Batch(arguments, size, rows, [], self._restrict(arguments, rows, size))
         self._check_tasks(batch.part_arguments)
         truncated = [self._is_truncated(batch.part_arguments, position) for position in range(len(rows))]
-        batch.outcomes = self._reader.read(mine, self._reward, truncated, batch.part_arguments)
+        batch.readings = self._reader.read(mine, self._reward, truncated, batch.part_arguments)
         batch.part_arguments["log_extra"] = _log_extra_for(
             batch, source=self.__name__, taken=TABLE_COLUMNS.union(self._names)
         )
@@ -137,8 +137,8 @@ class RewardColumn:
     ) -> list[float | None]:
         rewards: list[float | None] = [None] * batch.size
 
-        for position, (row, (_, outcome)) in enumerate(zip(batch.rows, batch.outcomes, strict=True)):
-            rewards[row] = compose(outcome.value, [values[position] for values in values_FB], self._reward)
+        for position, (row, reading) in enumerate(zip(batch.rows, batch.readings, strict=True)):
+            rewards[row] = compose(reading.outcome.value, [values[position] for values in values_FB], self._reward)
             self._reader.release(environments[row])
 
         records = self._make_records(batch, rewards, values_FB)
@@ -148,9 +148,13 @@ class RewardColumn:
         if self._on_rollouts is not None and records:
             self._on_rollouts(records)
 
+        self._run.end_column(self.__name__, records, batch.arguments, sources=self._names)
         return rewards
 
-    def _call_part(self, part: RewardPart, batch: _Batch) -> list[float | None]:
+    def _call_part(self, part: RewardPart | GroupScore, batch: _Batch) -> list[float | None]:
+        if isinstance(part, GroupScore):
+            return [reading.group_score for reading in batch.readings]
+
         if not batch.rows:
             return []
 
@@ -232,6 +236,7 @@ class RewardColumn:
         state = batch.arguments.get("trainer_state")
         slots = batch.part_arguments.get("slot") or [None] * len(batch.rows)
         messages = batch.part_arguments.get("completions") or [()] * len(batch.rows)
+        prompts = batch.part_arguments.get("prompts") or [()] * len(batch.rows)
 
         return [
             RolloutRecord(
@@ -246,9 +251,12 @@ class RewardColumn:
                 error=episode.error or outcome.detail,
                 finished=episode.finished,
                 steps=episode.steps,
-                messages=tuple(messages[position]) if isinstance(messages[position], list) else (),
+                messages=tuple(_messages(messages[position])),
+                prompt=tuple(_messages(prompts[position])),
+                session=episode.session,
+                opening_s=episode.opening_s,
             )
-            for position, (row, (episode, outcome)) in enumerate(zip(batch.rows, batch.outcomes, strict=True))
+            for position, (row, (episode, outcome, _)) in enumerate(zip(batch.rows, batch.readings, strict=True))
         ]
 
     def _log_records(self, batch: _Batch, records: Sequence[RolloutRecord]) -> None:
@@ -265,7 +273,7 @@ class RewardColumn:
 
     def _report_outcomes(self, batch: _Batch) -> None:
         """Warn of the first rollout whose step rewards together make no score; the others are in the metrics."""
-        details = [outcome.detail for _, outcome in batch.outcomes if outcome.detail is not None]
+        details = [reading.outcome.detail for reading in batch.readings if reading.outcome.detail is not None]
 
         if details and not self._has_reported:
             self._has_reported = True
@@ -308,9 +316,9 @@ class AsyncRewardColumn(RewardColumn):
             values = [await self._await_part(part, batch) for part in self._reward.parts]
             return self._finish(batch, environments, values)
 
-    async def _await_part(self, part: RewardPart, batch: _Batch) -> list[float | None]:
-        if not batch.rows:
-            return []
+    async def _await_part(self, part: RewardPart | GroupScore, batch: _Batch) -> list[float | None]:
+        if isinstance(part, GroupScore) or not batch.rows:
+            return self._call_part(part, batch)
 
         with self._naming(part):
             values = part.function(**batch.part_arguments)
@@ -370,7 +378,7 @@ def make_columns(
 ) -> RewardColumns:
     """One column per source, in the order of `readers`."""
     return RewardColumns(
-        (AsyncRewardColumn if any(_is_async(part.function) for part in rewards[name].parts) else RewardColumn)(
+        (AsyncRewardColumn if any(_is_async(part) for part in rewards[name].parts) else RewardColumn)(
             name,
             names=list(readers),
             reward=rewards[name],
@@ -383,7 +391,11 @@ def make_columns(
     )
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def _is_async(part: RewardPart | GroupScore) -> bool:
+    if isinstance(part, GroupScore):
+        return False
+
+    function: Any = part.function
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 

@@ -3,7 +3,8 @@
 TRL resets the environments of a batch one after another, and in every turn calls the tools of one rollout after
 another. This trainer opens all sessions before TRL begins, and starts the calls of all rollouts at the first one that
 TRL makes in a turn; TRL then finds each session open and each call answered or under way. What is generated, called,
-scored and trained on stays TRL's decision: a call is only started when TRL is bound to make it.
+scored and trained on stays TRL's decision: a call is only started when TRL is bound to make it. Batches of which only a
+part has images, at which TRL 1.16 stops, are given to processor and model in the form that these take.
 
 Leans on private methods of `GRPOTrainer` (TRL 1.16, `trainer/grpo_trainer.py`; pinned in `tests/test_trl_contract.py`):
 where they differ it says so once and trains as TRL does.
@@ -32,6 +33,7 @@ __all__ = ["ConcurrentGRPOTrainer", "ConcurrentRollouts", "find_changed_methods"
 logger = logging.getLogger("multiors.training")
 
 _PARAMETERS = {
+    "_generate": ("self", "prompts"),
     "_generate_and_score_completions": ("self", "inputs"),
     "_get_tool_suffix_ids": ("self", "tool_messages"),
     "_tool_call_loop": (
@@ -39,6 +41,10 @@ _PARAMETERS = {
     ),
 }  # fmt: skip
 _UNMATCHED = "env/unmatched_calls"
+_OF_IMAGES = (
+    "pixel_values", "pixel_attention_mask", "image_grid_thw", "image_position_ids", "image_sizes", "spatial_shapes",
+    "mm_token_type_ids",
+)  # fmt: skip
 
 # A mixin has no base of its own; to a type checker it is a trainer, whose methods it calls.
 _Trainer: Any = object
@@ -84,6 +90,9 @@ class ConcurrentRollouts(_Trainer):
         self._turns: _Turns | None = None
         super().__init__(*args, **kwargs)
 
+        if self._is_vlm:
+            self.model.register_forward_pre_hook(_leave_out_no_images, with_kwargs=True)
+
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self._is_concurrent:
             result: dict[str, Any] = super()._generate_and_score_completions(inputs)
@@ -102,6 +111,14 @@ class ConcurrentRollouts(_Trainer):
 
         self._metrics[mode][_UNMATCHED].append(self._count_unmatched())
         return result
+
+    def _generate(self, prompts: list[Any]) -> Any:
+        if not self._is_concurrent:
+            return super()._generate(prompts)
+
+        # A prompt without images has None beside the lists of others, which processors refuse; an empty list will do.
+        *rest, images, tool_images = super()._generate(prompts)
+        return *rest, images and [each or [] for each in images], tool_images
 
     def _tool_call_loop(
         self, prompts: Any, prompt_ids: Any, completion_ids: Any, completions: Any, *args: Any, **kwargs: Any
@@ -208,6 +225,16 @@ class ConcurrentGRPOTrainer(ConcurrentRollouts, GRPOTrainer):
         ...     callbacks=spec.callbacks,
         ... )
     """
+
+
+def _leave_out_no_images(_model: Any, args: Any, inputs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+    """Give a model no empty tensor of pixels: TRL does, for a part of a batch that has images in other parts only."""
+    pixels = inputs.get("pixel_values")
+
+    if pixels is None or pixels.numel():
+        return None
+
+    return args, {name: value for name, value in inputs.items() if name not in _OF_IMAGES}
 
 
 class _Turns:

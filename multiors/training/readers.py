@@ -8,13 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from multiors.errors import RoutingError
+from multiors.ors.rollouts.comparison import Verdict
 from multiors.ors.rollouts.submission import submit_messages
 from multiors.records import Episode
 from multiors.rewards import Outcome, SourceReward, decide_outcome
+from multiors.training.groups import compare_groups
 
-__all__ = ["EpisodeReader", "SourceReader"]
+__all__ = ["EpisodeReader", "Reading", "SourceReader"]
+
+
+class Reading(NamedTuple):
+    """What was read of one rollout."""
+
+    episode: Episode
+    outcome: Outcome
+    group_score: float | None = None
+    """What its environment says it is worth beside the others of its group. None: not compared, or that failed."""
 
 
 class SourceReader(Protocol):
@@ -25,8 +37,11 @@ class SourceReader(Protocol):
 
     def read(
         self, environments: Sequence[Any], reward: SourceReward, truncated: Sequence[bool], arguments: Mapping[str, Any]
-    ) -> list[tuple[Episode, Outcome]]:
-        """What each rollout did, and what it was worth to the environment alone."""
+    ) -> list[Reading]:
+        """What each rollout did, and what it was worth to the environment alone.
+
+        Called once per batch, also for one without rollouts of the source.
+        """
 
     def release(self, environment: object) -> None:
         """End the rollout's session."""
@@ -39,8 +54,11 @@ class SourceReader(Protocol):
 class EpisodeReader:
     """Reads the environments of this library."""
 
+    source: str
+    """The source's name."""
+
     identity: str
-    """Of the source's blueprint."""
+    """Of its blueprint."""
 
     find_task: Callable[[int], str | None]
     """The JSON text of the source's task at an index. None: not known."""
@@ -51,24 +69,49 @@ class EpisodeReader:
 
     def read(
         self, environments: Sequence[Any], reward: SourceReward, truncated: Sequence[bool], arguments: Mapping[str, Any]
-    ) -> list[tuple[Episode, Outcome]]:
+    ) -> list[Reading]:
+        self._check_prompts(environments, arguments)
         submit_messages(environments, arguments.get("completions") or ())
+        outcomes = [
+            _decide(environment, reward, is_truncated)
+            for environment, is_truncated in zip(environments, truncated, strict=True)
+        ]
+        verdicts: Sequence[Verdict | None] = [None] * len(environments)
+
+        if reward.compares_groups:
+            can_compare = [outcome.reason is None or not outcome.reason.is_infrastructure for outcome in outcomes]
+            verdicts = compare_groups(environments, can_compare, arguments, source=self.source)
+
+        for row, (environment, verdict) in enumerate(zip(environments, verdicts, strict=True)):
+            if isinstance(verdict, tuple):
+                environment._note_comparison(*verdict)
+                outcomes[row] = _decide(environment, reward, truncated[row])
+            if environment._refusal is not None:
+                raise environment._refusal
 
         return [
-            (
-                episode,
-                decide_outcome(
-                    episode.steps,
-                    finished=episode.finished,
-                    opened=episode.opened,
-                    truncated=is_truncated,
-                    reward=reward,
-                ),
-            )
-            for episode, is_truncated in zip(
-                (environment._episode() for environment in environments), truncated, strict=True
-            )
+            Reading(environment._episode(), outcome, verdict if isinstance(verdict, float) else None)
+            for environment, outcome, verdict in zip(environments, outcomes, verdicts, strict=True)
         ]
+
+    def _check_prompts(self, environments: Sequence[Any], arguments: Mapping[str, Any]) -> None:
+        """A trainer that left out what an environment put into the row's prompt trained on another one."""
+        for environment, prompt in zip(environments, arguments.get("prompts") or (), strict=False):
+            expected = environment._num_messages
+
+            if expected is not None and isinstance(prompt, list) and len(prompt) != expected:
+                raise RoutingError(
+                    f"source {self.source!r}: the environment's prompt makes {expected} messages, and the policy was "
+                    f"given {len(prompt)}. This trainer copies rows before it resets environments; use GRPOTrainer or "
+                    f"ConcurrentGRPOTrainer of the TRL version in this library's constraints."
+                )
 
     def release(self, environment: Any) -> None:
         environment._release()
+
+
+def _decide(environment: Any, reward: SourceReward, is_truncated: bool) -> Outcome:
+    episode: Episode = environment._episode()
+    return decide_outcome(
+        episode.steps, finished=episode.finished, opened=episode.opened, truncated=is_truncated, reward=reward
+    )

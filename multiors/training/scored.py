@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from multiors.ors.rollouts.blueprint import Blueprint
-from multiors.ors.rollouts.environment import RolloutEnvironment, make_environment_class
+from multiors.ors.rollouts.environment import RolloutEnvironment
+from multiors.ors.rollouts.factory import make_environment_class
+from multiors.ors.rollouts.showing import Shown
 from multiors.rewards import SourceReward, compose, decide_outcome
 from multiors.training.lookahead import Lookahead
 
@@ -28,7 +30,7 @@ class ScoredEnvironment(RolloutEnvironment):
     _reward_rule: ClassVar[SourceReward]
     _lookahead: ClassVar[Lookahead]
 
-    def reset(self, *, slot: int | None = None, **columns: Any) -> str:
+    def reset(self, *, slot: int | None = None, **columns: Any) -> Shown:
         """As of any rollout's environment; what the schedule plays next opens in the background meanwhile."""
         if slot is not None:
             self._lookahead.begin(slot)

@@ -21,6 +21,7 @@ __all__ = [
     "check_settings",
     "complete_fields",
     "find_cancelled_weights",
+    "find_contradictions",
     "measure_batches",
     "samples_groups_together",
 ]
@@ -81,45 +82,54 @@ def complete_fields(fields: Mapping[str, Any], reward_weights: Mapping[str, floa
         reward_weights: Reward weight by source, in column order.
 
     Raises:
-        ConfigError: A field contradicts the mix.
+        ConfigError: Fields contradict the mix; all of them are named.
     """
-    completed = dict(fields)
+    problems = find_contradictions(fields, reward_weights)
 
-    for name, (value, reason) in _FIXED.items():
-        if completed.setdefault(name, value) != value:
-            raise ConfigError(
-                f"{name}={fields[name]!r} contradicts the mix: {reason}. Leave it out, or pass {value!r}."
-            )
+    if problems:
+        raise ConfigError("\n".join(problems.values()))
 
     weights = list(reward_weights.values())
-    completed["reward_weights"] = _merge_reward_weights(fields.get("reward_weights"), weights)
+    completed = {**{name: value for name, (value, _) in _FIXED.items()}, "reward_weights": weights, **fields}
 
-    if len(set(weights)) > 1:
+    if completed["reward_weights"] is None:
+        completed["reward_weights"] = weights
+    if len(set(weights)) > 1 and completed.get("scale_rewards", "group") in ("group", True):
         # One column per source: each is normalized on its own and then weighted, so a weight acts (GDPO, 2601.05242).
-        if completed.get("scale_rewards", "group") in ("group", True):
-            completed.setdefault("multi_objective_aggregation", "normalize_then_sum")
-
-        problem = find_cancelled_weights(
-            reward_weights, completed.get("multi_objective_aggregation"), completed.get("scale_rewards", "group")
-        )
-        if problem:
-            raise ConfigError(problem)
+        completed.setdefault("multi_objective_aggregation", "normalize_then_sum")
 
     return completed
 
 
-def _merge_reward_weights(given: Sequence[float] | None, weights: Sequence[float]) -> list[float]:
-    """The sources' weights, followed by those the user gave for reward functions of their own beside them."""
-    if given is None:
-        return list(weights)
+def find_contradictions(fields: Mapping[str, Any], reward_weights: Mapping[str, float]) -> dict[str, str]:
+    """What is wrong with a user's `GRPOConfig` fields, by field; nothing is missing that a mix could fill in.
 
-    if list(given[: len(weights)]) != list(weights):
-        raise ConfigError(
-            f"reward_weights={list(given)!r} does not begin with the sources' own reward weights {list(weights)!r}. "
+    Args:
+        fields: As the user would pass them to `GRPOConfig`.
+        reward_weights: Reward weight by source, in column order.
+    """
+    problems = {
+        name: f"{name}={fields[name]!r} contradicts the mix: {reason}. Leave it out, or pass {value!r}."
+        for name, (value, reason) in _FIXED.items()
+        if name in fields and fields[name] != value
+    }
+    weights, given = list(reward_weights.values()), fields.get("reward_weights")
+
+    if given is not None and list(given[: len(weights)]) != weights:
+        problems["reward_weights"] = (
+            f"reward_weights={list(given)!r} does not begin with the sources' own reward weights {weights!r}. "
             f"Set them with SourceReward(weight=...) and leave reward_weights out, or append to spec.reward_weights."
         )
 
-    return list(given)
+    scale_rewards = fields.get("scale_rewards", "group")
+    default = "normalize_then_sum" if scale_rewards in ("group", True) else None
+    aggregation = fields.get("multi_objective_aggregation", default)
+    cancelled = find_cancelled_weights(reward_weights, aggregation, scale_rewards)
+
+    if cancelled:
+        problems["multi_objective_aggregation"] = cancelled
+
+    return problems
 
 
 def find_cancelled_weights(

@@ -14,6 +14,7 @@ from typing import Any
 from multiors.errors import SourceError
 from multiors.records import Episode, UnscoredReason
 from multiors.rewards import Outcome, SourceReward
+from multiors.training.readers import Reading
 
 __all__ = ["SlotReader", "SlotSource"]
 
@@ -92,7 +93,7 @@ class SlotReader:
 
     def read(
         self, environments: Sequence[Any], reward: SourceReward, truncated: Sequence[bool], arguments: Mapping[str, Any]
-    ) -> list[tuple[Episode, Outcome]]:
+    ) -> list[Reading]:
         """The sum of the spec's reward functions that scored each rollout."""
         values_FB = [function(**arguments) for function in self._functions] if environments else []
         read = []
@@ -106,7 +107,7 @@ class SlotReader:
                 finished=bool(getattr(environment, "finished", False)),
             )
             value = sum(scored) if scored else reward.unscored
-            read.append((episode, Outcome(value, UnscoredReason.NO_SCORE if value is None else None)))
+            read.append(Reading(episode, Outcome(value, UnscoredReason.NO_SCORE if value is None else None)))
 
         return read
 

@@ -13,11 +13,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from multiors.errors import RoutingError, SessionError
+from multiors.errors import RoutingError, SessionError, SourceError
 from multiors.ors.rollouts.ahead import Answer
 from multiors.ors.rollouts.blueprint import Blueprint
-from multiors.ors.rollouts.environment import RolloutEnvironment, make_environment_class
+from multiors.ors.rollouts.comparison import Verdict
+from multiors.ors.rollouts.environment import RolloutEnvironment
+from multiors.ors.rollouts.factory import make_environment_class
 from multiors.ors.rollouts.opening import Opening, open_ahead
+from multiors.ors.rollouts.showing import Shown
 from multiors.ors.tools import BoundTool, make_method
 from multiors.records import Episode, StepRecord, UnscoredReason
 
@@ -69,7 +72,7 @@ class UnionEnvironment:
     def __repr__(self) -> str:
         return f"<union environment of {list(self._sources)}, now {self._source!r}>"
 
-    def reset(self, *, environment: str | None = None, **columns: Any) -> str:
+    def reset(self, *, environment: str | None = None, **columns: Any) -> Shown:
         """Open a session of the row's source and return its prompt.
 
         Raises:
@@ -99,7 +102,7 @@ class UnionEnvironment:
     def _blueprint(self) -> Blueprint | None:
         return None if self._source is None else self._sources[self._source]
 
-    def _call(self, source: str, tool: BoundTool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def _call(self, source: str, tool: BoundTool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Shown:
         if self._on_call is not None:
             self._on_call()
 
@@ -124,6 +127,26 @@ class UnionEnvironment:
 
     def _finish_submission(self, message: str, answer: Future[Answer]) -> None:
         self._active._finish_submission(message, answer)
+
+    def _is_open(self) -> bool:
+        return self._active._is_open()
+
+    def _as_candidate(self, completion: Any) -> dict[str, Any]:
+        return self._active._as_candidate(completion)
+
+    def _start_comparison(self, candidates: Sequence[Mapping[str, Any]]) -> Future[list[Verdict]]:
+        return self._active._start_comparison(candidates)
+
+    def _note_comparison(self, reason: UnscoredReason, detail: str) -> None:
+        self._active._note_comparison(reason, detail)
+
+    @property
+    def _refusal(self) -> SourceError | None:
+        return self._active._refusal
+
+    @property
+    def _num_messages(self) -> int | None:
+        return self._active._num_messages
 
     def _end_ahead(self) -> int:
         return sum(environment._end_ahead() for environment in self._environments.values())
@@ -210,7 +233,7 @@ def _make_class(blueprints: Mapping[str, Blueprint]) -> type[UnionEnvironment]:
 
 
 def _make_union_method(name: str, source: str, tool: BoundTool) -> Any:
-    def call(environment: UnionEnvironment, _tool: BoundTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def call(environment: UnionEnvironment, _tool: BoundTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Shown:
         return environment._call(source, tool, args, kwargs)
 
     return make_method(replace(tool, name=name), class_name="Union", call=call)

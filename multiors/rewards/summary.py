@@ -1,0 +1,174 @@
+"""What became of a run's rollouts: sums per source that can be added up, over batches and processes, and their table.
+
+Arithmetic on records. When a table is shown, and to whom, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import fsum
+from typing import Any, NamedTuple
+
+from multiors.records import RolloutRecord, UnscoredReason
+
+__all__ = ["FirstError", "RunSummary", "SourceSummary", "add_summaries", "summarize_source"]
+
+_MOST_TOOLS = 3  # Named in the remarks; the others are in `failed_calls_by_tool`.
+_MOST_CHARACTERS = 300  # Of an error in the remarks.
+
+
+class FirstError(NamedTuple):
+    """The first thing that failed."""
+
+    step: int
+    slot: int
+    """-1: the rollout had none."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSummary:
+    """What became of some rollouts of one source."""
+
+    num_rollouts: int = 0
+    num_scored: int = 0
+    num_finished: int = 0
+
+    total_reward: float = 0.0
+    """Sum over the scored rollouts."""
+
+    unscored_by_reason: Mapping[UnscoredReason, int] = field(default_factory=lambda: dict.fromkeys(UnscoredReason, 0))
+    """Unscored rollouts for each of the eight reasons; they sum to num_rollouts - num_scored."""
+
+    num_tool_calls: int = 0
+
+    failed_calls_by_tool: Mapping[str, int] = field(default_factory=dict)
+    """Calls that failed in any way (refused, raised, lost, or answered with a bad reward), for tools that have any."""
+
+    first_error: FirstError | None = None
+    """None: nothing failed in the environment."""
+
+    @property
+    def mean_reward(self) -> float | None:
+        """Over the scored rollouts. None: none was scored."""
+        return self.total_reward / self.num_scored if self.num_scored else None
+
+    @property
+    def scored_fraction(self) -> float | None:
+        """None: there are no rollouts."""
+        return self.num_scored / self.num_rollouts if self.num_rollouts else None
+
+    @property
+    def finished_fraction(self) -> float | None:
+        """None: there are no rollouts."""
+        return self.num_finished / self.num_rollouts if self.num_rollouts else None
+
+    @property
+    def num_tool_errors(self) -> int:
+        """Failed calls of all tools."""
+        return sum(self.failed_calls_by_tool.values())
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What became of a run's rollouts. `print(summary)` shows a table, and under it what failed."""
+
+    sources: Mapping[str, SourceSummary]
+    """By name, in the order of the mix."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as JSON-ready values; None stays None."""
+        return {name: {**asdict(summary), "mean_reward": summary.mean_reward} for name, summary in self.sources.items()}
+
+    def __str__(self) -> str:
+        header = ["source", "rollouts", "scored", "reward", "finished", "tool calls", "failed calls"]
+        rows = [_row(name, summary) for name, summary in self.sources.items()]
+        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        lines = []
+        for row in [header, ["-" * width for width in widths], *rows]:
+            cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+            lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip())
+        remarks = [line for name, summary in self.sources.items() for line in _remark(name, summary)]
+        return "\n".join([*lines, *(["", *remarks] if remarks else [])])
+
+
+def summarize_source(records: Sequence[RolloutRecord]) -> SourceSummary:
+    """Summarize rollouts of one source."""
+    rewards = [record.reward for record in records if record.reward is not None]
+    errors = [
+        FirstError(record.step, -1 if record.slot is None else record.slot, _describe_error(record))
+        for record in records
+        if record.error is not None
+    ]
+    return SourceSummary(
+        num_rollouts=len(records),
+        num_scored=len(rewards),
+        num_finished=sum(record.finished for record in records),
+        total_reward=fsum(rewards),
+        unscored_by_reason={reason: sum(record.reason is reason for record in records) for reason in UnscoredReason},
+        num_tool_calls=sum(len(record.steps) for record in records),
+        failed_calls_by_tool=dict(
+            Counter(step.tool for record in records for step in record.steps if step.failure is not None)
+        ),
+        first_error=min(errors, default=None),
+    )
+
+
+def add_summaries(parts: Sequence[SourceSummary]) -> SourceSummary:
+    """The summary of all rollouts that the parts were made of."""
+    errors = [part.first_error for part in parts if part.first_error is not None]
+    calls: Counter[str] = Counter()
+    for part in parts:
+        calls.update(part.failed_calls_by_tool)
+    return SourceSummary(
+        num_rollouts=sum(part.num_rollouts for part in parts),
+        num_scored=sum(part.num_scored for part in parts),
+        num_finished=sum(part.num_finished for part in parts),
+        total_reward=fsum(part.total_reward for part in parts),
+        unscored_by_reason={
+            reason: sum(part.unscored_by_reason.get(reason, 0) for part in parts) for reason in UnscoredReason
+        },
+        num_tool_calls=sum(part.num_tool_calls for part in parts),
+        failed_calls_by_tool=dict(calls),
+        first_error=min(errors, default=None),
+    )
+
+
+def _describe_error(record: RolloutRecord) -> str:
+    reason = "" if record.reason is None else f"{record.reason}: "
+    return f"task {record.task_index}: {reason}{record.error}"
+
+
+def _row(name: str, summary: SourceSummary) -> list[str]:
+    return [
+        name,
+        f"{summary.num_rollouts:,}",
+        _percent(summary.scored_fraction),
+        "–" if summary.mean_reward is None else f"{summary.mean_reward:.4g}",
+        _percent(summary.finished_fraction),
+        f"{summary.num_tool_calls:,}",
+        f"{summary.num_tool_errors:,}",
+    ]
+
+
+def _percent(fraction: float | None) -> str:
+    return "–" if fraction is None else f"{fraction:.1%}"
+
+
+def _remark(name: str, summary: SourceSummary) -> list[str]:
+    lines = []
+    reasons = [f"{count:,} {reason}" for reason, count in summary.unscored_by_reason.items() if count]
+    if reasons:
+        lines.append(f"source {name!r}: unscored: {', '.join(reasons)}.")
+    tools = Counter(summary.failed_calls_by_tool).most_common(_MOST_TOOLS)
+    if tools:
+        more = ", …" if len(summary.failed_calls_by_tool) > len(tools) else ""
+        lines.append(f"source {name!r}: failed calls: {', '.join(f'{tool} {count:,}' for tool, count in tools)}{more}.")
+    if summary.first_error is not None:
+        text = summary.first_error.text
+        shown = text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
+        lines.append(f"source {name!r}: the first error, in step {summary.first_error.step}, {shown}")
+    return lines

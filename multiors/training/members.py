@@ -1,0 +1,153 @@
+"""The sources of a mix, this library's and others' alike: how they get into it, and what a mix reads off them."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from multiors.errors import ConfigError
+from multiors.mixing import Schedule, SourceRows
+from multiors.ors.sessions.limits import Cap
+from multiors.ors.sessions.secrets import Secrets, check_secrets
+from multiors.ors.source import ORSSource, warn_of_group_scores
+from multiors.rewards import SourceReward
+from multiors.training.readers import EpisodeReader, SourceReader
+from multiors.training.settings import BatchShape, check_max_sessions
+from multiors.training.slots import SlotSource
+from multiors.training.table import TABLE_COLUMNS
+
+__all__ = ["check_group_scores", "check_sessions", "count_tasks", "make_reader", "make_rows", "name_sources"]
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def name_sources(sources: object, *, cap: Cap, secrets: Secrets | None) -> dict[str, ORSSource | SlotSource]:
+    """The sources of a mix from what the user passed: ours under its name, TRL's as ours, any other by its slots.
+
+    Args:
+        sources: By name.
+        cap: How much all of them may do at once.
+        secrets: Of the mix.
+
+    Raises:
+        ConfigError: There is no source, or a name or a secret cannot be used.
+        SourceError: One has no slots.
+    """
+    if not isinstance(sources, Mapping) or not sources:
+        raise ConfigError("a mix needs at least one source. Pass {'name': ORSSource(...), ...}.")
+
+    if secrets is not None:
+        check_secrets(secrets, "the mix")
+
+    return {
+        _check_name(name): _as_source(name, source, mix_cap=cap, mix_secrets=secrets)
+        for name, source in sources.items()
+    }
+
+
+def count_tasks(source: ORSSource | SlotSource) -> int:
+    """How many tasks a source has."""
+    return len(source.task_list.indices if isinstance(source, ORSSource) else source.task_indices)
+
+
+def make_rows(name: str, source: ORSSource | SlotSource) -> SourceRows:
+    """What a source contributes to the rows of a mix."""
+    if isinstance(source, ORSSource):
+        tasks = source.task_list
+        return SourceRows(name, tasks.indices, tasks.specs, avg_rewards=tasks.avg_rewards)
+
+    return SourceRows(name, source.task_indices, source.tasks)
+
+
+def make_reader(name: str, source: ORSSource | SlotSource) -> SourceReader:
+    """How the rollouts of a source are read."""
+    if isinstance(source, ORSSource):
+        return EpisodeReader(name, source.identity, source.find_task)
+
+    return source.make_reader()
+
+
+def check_group_scores(sources: Mapping[str, ORSSource | SlotSource], rewards: Mapping[str, SourceReward]) -> None:
+    """Check that groups are compared by environments that can do so; one that nobody asks to is warned about.
+
+    Raises:
+        ConfigError: A source has `GroupScore()` among its parts, and its environment compares no groups.
+    """
+    for name, source in sources.items():
+        can_compare = isinstance(source, ORSSource) and source.scores_groups
+
+        if rewards[name].compares_groups and not can_compare:
+            raise ConfigError(
+                f"source {name!r}: its reward has GroupScore(), and its environment does not score groups. Leave "
+                f"GroupScore out of SourceReward(parts=...)."
+            )
+
+        if can_compare and not rewards[name].compares_groups:
+            warn_of_group_scores(name)
+
+
+def _check_name(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in TABLE_COLUMNS:
+        raise ConfigError(
+            f"source name {name!r} cannot be used: names have letters, digits, '-' and '_', and are none of "
+            f"{sorted(TABLE_COLUMNS)}, which the trainer's tables use. Choose another."
+        )
+
+    return name
+
+
+def _as_source(name: str, source: Any, *, mix_cap: Cap, mix_secrets: Secrets | None) -> ORSSource | SlotSource:
+    if isinstance(source, ORSSource):
+        return source.named(name, mix_cap=mix_cap, mix_secrets=mix_secrets)
+
+    if type(source).__name__ != "OpenRewardSpec":
+        return SlotSource(name, source)
+
+    try:
+        return ORSSource.from_openreward_spec(source).named(name, mix_cap=mix_cap, mix_secrets=mix_secrets)
+    except AttributeError as error:
+        warnings.warn(
+            f"source {name!r}: this version of TRL keeps the options of OpenRewardSpec elsewhere ({error}), so only "
+            f"its three slots are used. Lost: routing by env_name, safe tool names, reasons of failures, closing of "
+            f"sessions. Pass an ORSSource instead.",
+            stacklevel=5,
+        )
+        return SlotSource(name, source)
+
+
+def check_sessions(
+    sources: Mapping[str, ORSSource | SlotSource],
+    mix_cap: Cap,
+    shape: BatchShape,
+    schedule: Schedule,
+    *,
+    may_give_all_slots: bool,
+) -> None:
+    """Check the limits of sessions against the rollouts that a batch may have.
+
+    Args:
+        sources: By name.
+        mix_cap: Of the mix.
+        shape: The trainer's batches.
+        schedule: What is drawn in each.
+        may_give_all_slots: Whether a source may get the slots of all others, whatever the schedule says.
+
+    Raises:
+        ConfigError: A limit is too low.
+    """
+    own = {f"source {name!r}": source for name, source in sources.items() if isinstance(source, ORSSource)}
+    limits = {holder: source.max_sessions for holder, source in own.items()} | {"the mix": mix_cap.max_sessions}
+
+    if not any(limits.values()):
+        return
+
+    most_slots = schedule.most_slots(len(sources), prompts_per_batch=shape.prompts_per_batch)
+    num_rollouts = {
+        f"source {name!r}": shape.rollouts_per_process
+        if may_give_all_slots
+        else min(num_slots * shape.num_generations, shape.rollouts_per_process)
+        for name, num_slots in zip(sources, most_slots, strict=True)
+    }
+    check_max_sessions(limits, {"the mix": shape.rollouts_per_process, **num_rollouts})

@@ -1,0 +1,180 @@
+"""Rows that are decided when the trainer reads them: the dataset of a mix that is planned as it is trained.
+
+The dataset holds slot numbers alone; a transform asks the planner what they draw. Every process plans every batch and
+hands out its own slice of it. Which row comes is decided in `multiors.mixing.planner`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from multiors.errors import ConfigError, RoutingError
+from multiors.mixing import BatchPlanner, CircuitBreaker, PlannedBatch, Schedule, SourceRows, build_dataset
+from multiors.training.settings import BatchShape
+from multiors.training.watch import RunWatch
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+__all__ = ["PlannedRows", "check_planned_rows", "check_planning", "count_lag", "lay_out_planned"]
+
+
+def count_lag(shape: BatchShape) -> int:
+    """How many batches before the one it reads for the first time a trainer surely has scored.
+
+    An optimizer step reads its micro-batches before it trains on the first of them, and accelerate reads one more (TRL
+    1.16, transformers 5.24, accelerate 1.15). A run that is resumed in the middle of a generation batch generates up to
+    all but one of its micro-batches later.
+    """
+    return 1 + -(-shape.gradient_accumulation_steps // shape.micro_batches_per_generation)
+
+
+def check_planning(args: Any, shape: BatchShape, planned: BatchShape | None) -> None:
+    """Check a finished `GRPOConfig` against a mix that is planned as it is trained.
+
+    Args:
+        args: The trainer's `GRPOConfig`.
+        shape: Its batches.
+        planned: The batches that the mix was told of. None: it was told of none.
+
+    Raises:
+        ConfigError: The trainer would read rows elsewhere, or earlier, than they can be planned.
+    """
+    problems = []
+
+    if planned is None:
+        problems.append(_UNKNOWN_BATCHES)
+    elif count_lag(shape) != count_lag(planned):
+        problems.append(
+            f"the mix is planned {count_lag(planned)} batches ahead, and this trainer reads {count_lag(shape)} ahead. "
+            f"Pass the same gradient_accumulation_steps, steps_per_generation and num_iterations to "
+            f"spec.training_arguments(...)."
+        )
+
+    if args.dataloader_num_workers:
+        problems.append(
+            f"dataloader_num_workers={args.dataloader_num_workers}: rows would be planned in processes that learn "
+            f"nothing of what happens. Set dataloader_num_workers=0."
+        )
+
+    if getattr(args.accelerator_config, "dispatch_batches", None):
+        problems.append("dispatch_batches=True: only one process would plan. Leave it out.")
+
+    if problems:
+        raise ConfigError("with a circuit breaker a mix is planned as it is trained:\n- " + "\n- ".join(problems))
+
+
+_UNKNOWN_BATCHES = (
+    "the batches of the trainer are not known. Call spec.training_arguments(...) before train_dataset is read, and "
+    "build GRPOConfig from what it returns."
+)
+
+
+def lay_out_planned(
+    watch: RunWatch,
+    sources: Sequence[SourceRows],
+    breaker: CircuitBreaker,
+    *,
+    shares: Mapping[str, float],
+    shape: BatchShape | None,
+    num_slots: int,
+    seed: int,
+) -> Dataset:
+    """One row per slot with the columns of `build_dataset`, each decided when it is read.
+
+    Args:
+        watch: Of the mix; it is given the planner.
+        sources: What the rows are made of, in the order of the mix.
+        breaker: When a source is left out.
+        shares: Each source's share while none is left out.
+        shape: The trainer's batches. None: not known.
+        num_slots: Length of the run.
+        seed: The run's seed.
+
+    Raises:
+        ConfigError: The batches are not known.
+    """
+    if shape is None:
+        raise ConfigError(f"with a circuit breaker a mix is planned as it is trained: {_UNKNOWN_BATCHES}")
+
+    from datasets import Dataset
+
+    watch.planner = BatchPlanner(
+        shares,
+        [len(source.task_indices) for source in sources],
+        prompts_per_batch=shape.prompts_per_batch,
+        seed=seed,
+        lag=count_lag(shape),
+        breaker=breaker,
+    )
+    dataset = Dataset.from_dict({"slot": np.arange(num_slots)})
+    dataset.set_transform(PlannedRows(sources, watch.plan, prompts_per_batch=shape.prompts_per_batch))
+    return dataset
+
+
+def check_planned_rows(dataset: Any, planned: Any) -> None:
+    """Check that a trainer's dataset still is the run's slots in order, with whatever columns were added to it.
+
+    Args:
+        dataset: The trainer's `datasets.Dataset`.
+        planned: The mix's own.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    slots = list(dataset.with_format(None)["slot"]) if "slot" in dataset.column_names else []
+    transforms = [each.format["format_kwargs"].get("transform") for each in (dataset, planned)]
+
+    if slots != list(range(len(planned))) or transforms[0] is not transforms[1]:
+        raise ConfigError(
+            "the trainer's dataset does not hold the slots of the mix in order, as they are planned. Give it "
+            "spec.train_dataset of this spec as it is."
+        )
+
+
+class PlannedRows:
+    """Turns slot numbers into rows."""
+
+    def __init__(
+        self, sources: Sequence[SourceRows], plan: Callable[[int], PlannedBatch], *, prompts_per_batch: int
+    ) -> None:
+        self._plan: Callable[[int], PlannedBatch] | None = plan
+        self._prompts_per_batch = prompts_per_batch
+        self._identity = uuid.uuid4().hex
+        num_tasks = [len(source.task_indices) for source in sources]
+        self._first_row = np.cumsum(num_tasks) - num_tasks
+        every_task = Schedule(
+            np.repeat(np.arange(len(sources), dtype=np.int32), num_tasks),
+            np.concatenate([np.arange(count, dtype=np.int64) for count in num_tasks]),
+            prompts_per_batch=None,
+        )
+        self._rows = build_dataset(every_task, sources)
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The rows of some slots, with what other columns were given."""
+        if self._plan is None:
+            raise RoutingError(
+                "a mix with a circuit breaker is planned in the process that trains it, and its dataset was sent to "
+                "another. Set dataloader_num_workers=0."
+            )
+
+        chosen = []
+
+        for slot in batch["slot"]:
+            number, place = divmod(int(slot), self._prompts_per_batch)
+            planned = self._plan(number)
+            chosen.append(int(self._first_row[planned.source_index[place]] + planned.position[place]))
+
+        return {**self._rows[chosen], **batch}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What `datasets` makes a fingerprint of; a planner is in one process only."""
+        return {"_identity": self._identity, "_plan": None}
+
+    def __deepcopy__(self, memo: object) -> PlannedRows:
+        """`datasets` copies formats; there is one planner."""
+        return self

@@ -1,0 +1,230 @@
+"""What is learned from a batch once all of its rollouts are scored: for the mix, for the limits, and for the table.
+
+The reward columns report their records; after the last of a batch they are put together over all processes, in slot
+order. What is done with them is decided in `multiors.mixing` and `multiors.training.limits`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, MutableMapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from multiors.errors import ConfigError, MultiORSError, RoutingError, SourceError
+from multiors.mixing import BatchPlanner, BreakerEvent, Plan, PlannedBatch, SlotObservation, compare_mixes
+from multiors.records import RolloutRecord
+from multiors.rewards import RunSummary, SourceSummary, add_summaries, summarize_source
+from multiors.training.limits import FailureLimits, ScoredRollout
+from multiors.training.processes import gather, is_distributed, is_first_process
+from multiors.training.settings import BatchShape
+
+__all__ = ["RunWatch"]
+
+logger = logging.getLogger("multiors.training")
+
+_STATE_KEY = "multiors"
+_MIX = ("sources", "prompts_per_batch", "seed")
+
+
+class RunWatch:
+    """Watches the training runs of a mix, one after another.
+
+    Args:
+        names: The sources, in the order of the mix.
+        limits: When failures end the training.
+    """
+
+    def __init__(self, names: Sequence[str], limits: FailureLimits) -> None:
+        self.planner: BatchPlanner | None = None
+        """Plans the run. None: its schedule was laid out before."""
+
+        self._names = tuple(names)
+        self._mix: Mapping[str, Any] = {}
+        self._limits = limits
+        self._summaries = dict.fromkeys(self._names, SourceSummary())
+        self._is_reported = True
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether failures can end the training."""
+        return bool(self._limits.limited)
+
+    # A run
+
+    def begin(self, state: Any, shape: BatchShape, plan: Plan) -> None:
+        """A training run begins, perhaps from a checkpoint; what of the mix has changed since then is said.
+
+        Args:
+            state: The trainer's state.
+            shape: Its batches.
+            plan: What the mix draws if nothing fails.
+        """
+        self._mix = {name: value for name, value in plan.to_json().items() if name in _MIX}
+        self._limits.restart()
+        self._summaries = dict.fromkeys(self._names, SourceSummary())
+        self._is_reported = True
+        saved = state.stateful_callbacks.get(_STATE_KEY, {}) if state.global_step else {}
+        saved = {name: json.loads(text) for name, text in saved.items()}
+        said = self._restore(saved, state.global_step, shape)
+
+        if said and is_first_process():
+            logger.warning("resuming from a checkpoint of another mix: %s.", "; ".join(said))
+
+        self.save(state)
+
+    def save(self, state: Any) -> None:
+        """Put into the trainer's state what a checkpoint must hold."""
+        held = {"mix": self._mix} if self.planner is None else {"planner": self.planner.state()}
+        entries: MutableMapping[str, Any] = state.stateful_callbacks
+        # As text: a checkpoint's JSON has a line for every number.
+        entries[_STATE_KEY] = {name: json.dumps(value) for name, value in held.items()}
+
+    def end_batch(self, records: Sequence[RolloutRecord]) -> dict[str, list[float]]:
+        """Take the records of all rollouts that this process played in a training batch; what to log of it.
+
+        Raises:
+            SessionError: A source failed more often than it may.
+            RoutingError: The processes do not plan the same.
+        """
+        for name in self._names:
+            own = [record for record in records if record.source == name]
+            self._summaries[name] = add_summaries([self._summaries[name], summarize_source(own)])
+
+        self._is_reported = False
+
+        if self.planner is None and not self._limits.limited:
+            return {}
+
+        rollouts = self._put_together(records)
+
+        try:
+            self._limits.check(rollouts)
+        except MultiORSError:
+            self.report()
+            raise
+
+        return {} if self.planner is None else self._observe(self.planner, rollouts)
+
+    def plan(self, batch: int) -> PlannedBatch:
+        """What a batch draws; decisions that are taken on the way are told.
+
+        Raises:
+            ConfigError: The run is not planned as it is trained.
+            SourceError: Every source fails.
+        """
+        if self.planner is None:
+            raise ConfigError("this mix is not planned as it is trained: it has no circuit breaker.")
+
+        try:
+            planned = self.planner.plan(batch)
+        except SourceError:
+            self.report()
+            raise
+
+        for event in self.planner.breakers.events:
+            if is_first_process():
+                logger.warning("%s", _describe(event))
+
+        self.planner.breakers.events.clear()
+        return planned
+
+    # What became of it
+
+    @property
+    def summary(self) -> RunSummary:
+        """Of the rollouts since the run began: of this process, and once it has ended, of all."""
+        return RunSummary(dict(self._summaries))
+
+    def report(self, *, is_shared: bool = True) -> None:
+        """Show the table of the run, once.
+
+        Args:
+            is_shared: Whether every process is here, so that they can be asked for their rollouts.
+        """
+        if self._is_reported:
+            return
+
+        self._is_reported = True
+        parts = gather([self._summaries]) if is_shared else [self._summaries]
+        self._summaries = {name: add_summaries([part[name] for part in parts]) for name in self._names}
+
+        if is_first_process() or not is_shared:
+            where = "" if is_shared or not is_distributed() else " in this process"
+            logger.info("rollouts of the run%s:\n%s", where, self.summary)
+
+    # Inside
+
+    def _restore(self, saved: Mapping[str, Any], global_step: int, shape: BatchShape) -> list[str]:
+        """Go on from a checkpoint; sentences on what has changed."""
+        first = global_step * shape.gradient_accumulation_steps // shape.micro_batches_per_generation
+
+        if self.planner is not None and "planner" in saved:
+            return self.planner.restore(saved["planner"], batch=first)
+
+        if self.planner is not None:
+            self.planner.restart(first)
+
+        before = saved.get("mix") or saved.get("planner")
+        changes = [] if before is None else compare_mixes(before, self._mix)
+
+        if self.planner is not None and global_step:
+            changes.append("it holds no state of a circuit breaker, so no source is left out")
+        if self.planner is None and "planner" in saved:
+            changes.append("it was made with a circuit breaker, which is now off, so no source is left out")
+
+        return changes
+
+    def _put_together(self, records: Sequence[RolloutRecord]) -> list[ScoredRollout]:
+        """The batch's rollouts over all processes, in slot order."""
+        fingerprint = None if self.planner is None or not is_distributed() else self.planner.fingerprint()
+        parts = gather([(fingerprint, [ScoredRollout.of(record) for record in records])])
+
+        if len({fingerprint for fingerprint, _ in parts}) > 1:
+            raise RoutingError(
+                "the processes do not plan the same batches. Give each the same spec (sources, tasks, weights, seed), "
+                "and do not read spec.train_dataset in one of them alone."
+            )
+
+        return sorted((rollout for _, rollouts in parts for rollout in rollouts), key=attrgetter("slot"))
+
+    def _observe(self, planner: BatchPlanner, rollouts: Sequence[ScoredRollout]) -> dict[str, list[float]]:
+        batch = rollouts[0].slot // planner.prompts_per_batch
+        groups = [list(group) for _, group in groupby(rollouts, key=attrgetter("slot"))]
+        planner.observe(
+            batch,
+            [
+                SlotObservation(
+                    group[0].slot,
+                    self._names.index(group[0].source),
+                    rewards=tuple(rollout.reward for rollout in group),
+                    num_failed=sum(rollout.is_failed for rollout in group),
+                    error=next((rollout.describe() for rollout in group if rollout.is_failed), None),
+                )
+                for group in groups
+            ],
+        )
+        shares = planner.plan(batch).shares
+        left_out = planner.breakers.left_out
+        return {f"env/{name}/planned_share": [share] for name, share in zip(self._names, shares, strict=True)} | {
+            f"env/{name}/left_out": [float(index in left_out)] for index, name in enumerate(self._names)
+        }
+
+
+def _describe(event: BreakerEvent) -> str:
+    if event.kind == "readmitted":
+        return f"source {event.source!r} works again, and is drawn from as before from batch {event.batch} on."
+
+    failures = ""
+
+    if event.cause is not None:
+        first = f"; the first: {event.cause.error}" if event.cause.error else ""
+        failures = f": {event.cause.num_failed} of {event.cause.num_rollouts} rollouts failed{first}"
+
+    what = f"is left out from batch {event.batch} on" if event.kind == "opened" else "still fails and stays left out"
+    return (
+        f"source {event.source!r} {what}{failures}. The other sources get its slots. It is tried again with one slot "
+        f"in batch {event.probe_batch}."
+    )
