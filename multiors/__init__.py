@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from multiors.checks import CheckReport, check
     from multiors.errors import (
         ComparisonError,
         ConfigError,
@@ -21,39 +22,56 @@ if TYPE_CHECKING:
         SessionError,
         SourceError,
     )
+    from multiors.mixing import CircuitBreaker
     from multiors.ors import ORSSource
     from multiors.records import Episode, RolloutRecord, StepRecord, UnscoredReason
-    from multiors.rewards import RewardPart, SourceReward
+    from multiors.rewards import GroupScore, RewardPart, SourceReward
+    from multiors.rollout_log import RolloutLog, read_rollouts
     from multiors.spec import MultiOpenRewardSpec
     from multiors.training.concurrent import ConcurrentGRPOTrainer, ConcurrentRollouts
+    from multiors.training.upload import RolloutUpload
 
 __all__ = [
+    "CheckReport",
+    "CircuitBreaker",
     "ComparisonError",
     "ConcurrentGRPOTrainer",
     "ConcurrentRollouts",
     "ConfigError",
     "Episode",
+    "GroupScore",
     "MultiORSError",
     "MultiOpenRewardSpec",
     "ORSSource",
     "RewardError",
     "RewardPart",
+    "RolloutLog",
     "RolloutRecord",
+    "RolloutUpload",
     "RoutingError",
     "SessionError",
     "SourceError",
     "SourceReward",
     "StepRecord",
     "UnscoredReason",
+    "check",
+    "read_rollouts",
 ]
 
 _MODULE_BY_NAME = {
+    "CircuitBreaker": "multiors.mixing",
+    "CheckReport": "multiors.checks",
     "ConcurrentGRPOTrainer": "multiors.training.concurrent",
     "ConcurrentRollouts": "multiors.training.concurrent",
     "MultiOpenRewardSpec": "multiors.spec",
     "ORSSource": "multiors.ors",
+    "GroupScore": "multiors.rewards",
     "RewardPart": "multiors.rewards",
+    "RolloutLog": "multiors.rollout_log",
+    "RolloutUpload": "multiors.training.upload",
     "SourceReward": "multiors.rewards",
+    "check": "multiors.checks",
+    "read_rollouts": "multiors.rollout_log",
     **dict.fromkeys(("Episode", "RolloutRecord", "StepRecord", "UnscoredReason"), "multiors.records"),
 }
 

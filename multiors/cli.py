@@ -1,27 +1,33 @@
-"""The command line: `multiors preview` and `multiors quickstart`.
+"""The command line: `multiors preview`, `multiors check` and `multiors quickstart`.
 
-Results go to stdout, talk to stderr. Exit codes: 0 done, 1 the mix or a run failed, 2 wrong usage, 130 interrupted.
+Results go to stdout, talk to stderr. Exit codes: 0 done, 1 the mix, a check or a run failed, 2 wrong usage, 130
+interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from multiors.errors import MultiORSError
+from multiors.errors import ConfigError, MultiORSError
 
 __all__ = ["main"]
+
+_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 
 _EXAMPLES = """examples:
   multiors quickstart                    train a tiny policy on three environments, in a few minutes on a laptop
   multiors preview run.yaml              ask the servers, and print what the schedule would hold
   multiors preview run.yaml --tools      also print each environment's tools as the policy sees them
   multiors preview run.yaml --json       the same for machines
+  multiors check run.yaml --probe        look at every server, and play one episode on each, before training
 
 a run file:
   num_slots: 1000
@@ -75,6 +81,8 @@ def _build_parser() -> argparse.ArgumentParser:
     preview.add_argument("--json", action="store_true", help="print JSON")
     preview.set_defaults(run=_run_preview)
 
+    _add_check(commands)
+
     from multiors.quickstart.options import add_arguments
 
     quickstart = commands.add_parser(
@@ -87,6 +95,31 @@ def _build_parser() -> argparse.ArgumentParser:
     quickstart.set_defaults(run=_run_quickstart)
 
     return parser
+
+
+def _add_check(commands: Any) -> None:
+    check = commands.add_parser(
+        "check",
+        help="look at everything that can be looked at before training",
+        description="Ask all servers of a run file, at once, for everything a run needs of them: addresses, keys, "
+        "splits, tasks, tools, prompts; and check the settings of the mix. Nothing is trained. The exit code is 1 if "
+        "there is an error.",
+    )
+    check.add_argument("run_file", type=Path, help="the YAML run file")
+    check.add_argument(
+        "--training", type=Path, metavar="FILE", help="a YAML file of the GRPOConfig fields that the run will have"
+    )
+    check.add_argument(
+        "--tokenizer",
+        metavar="NAME",
+        help="a folder or Hub name of the policy's tokenizer, to measure prompts in tokens",
+    )
+    check.add_argument("--probe", action="store_true", help="also play one episode of each source, with one tool call")
+    check.add_argument(
+        "--timeout", type=_seconds, default=10.0, metavar="S", help="seconds for each thing that is asked (default: 10)"
+    )
+    check.add_argument("--json", action="store_true", help="print JSON")
+    check.set_defaults(run=_run_check)
 
 
 def _run_preview(options: argparse.Namespace) -> int:
@@ -110,6 +143,67 @@ def _run_preview(options: argparse.Namespace) -> int:
         print(f"\n{name}\n{table}")
 
     return 0
+
+
+def _run_check(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from multiors.checks import check
+    from multiors.config import build_spec, load_run_file, load_training_file
+
+    config = load_run_file(options.run_file)
+    training = None if options.training is None else load_training_file(options.training)
+    tokenizer = None if options.tokenizer is None else _load_tokenizer(options.tokenizer)
+
+    with Console(stderr=True).status(f"asking {len(config.sources)} sources"), build_spec(config) as spec:
+        report = check(spec, training=training, tokenizer=tokenizer, probe=options.probe, timeout_s=options.timeout)
+
+    if options.json:
+        print(json.dumps(report.to_json(), indent=2))
+    elif sys.stdout.isatty():
+        _print_table(report.rows(), report.summary)
+    else:
+        print(report)
+
+    return 0 if report.ok else 1
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+
+    return value
+
+
+def _load_tokenizer(name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"--tokenizer {name!r} cannot be loaded: {reason} Pass a folder or a Hub name.") from error
+
+
+def _print_table(rows: Sequence[tuple[str, str, str, str]], summary: str) -> None:
+    """The table on a terminal: in colour, with messages broken into lines. No text in it is taken for markup."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("source", "found", "about", "what", box=None, padding=(0, 2, 0, 0))
+
+    for source, level, about, what in rows:
+        table.add_row(Text(source), Text(level, style=_STYLES[level]), Text(about), Text(what, overflow="fold"))
+
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(Text(f"\n{summary}"))
 
 
 def _run_quickstart(options: argparse.Namespace) -> int:

@@ -30,12 +30,25 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from multiors.errors import ConfigError
+from multiors.mixing import CircuitBreaker
 from multiors.ors import ORSSource
+from multiors.ors.rollouts.blueprint import Images
 from multiors.ors.sessions.limits import DEFAULT_MAX_CONCURRENT_CALLS
-from multiors.rewards import Reduction, RewardPart, SourceReward
+from multiors.rewards import GroupScore, Reduction, RewardPart, SourceReward
+from multiors.rollout_log import DEFAULT_MAX_FILE_BYTES, DEFAULT_MAX_FILES, RolloutLog
 from multiors.spec import MultiOpenRewardSpec
 
-__all__ = ["PartConfig", "RewardConfig", "RunConfig", "SourceConfig", "build_spec", "load_run_file"]
+__all__ = [
+    "CircuitBreakerConfig",
+    "PartConfig",
+    "RewardConfig",
+    "RolloutLogConfig",
+    "RunConfig",
+    "SourceConfig",
+    "build_spec",
+    "load_run_file",
+    "load_training_file",
+]
 
 
 def _refuse_truth(value: object) -> object:
@@ -49,6 +62,16 @@ def _refuse_truth(value: object) -> object:
 def _as_list(value: object) -> object:
     """One target stands as it is, several in a list."""
     return [value] if isinstance(value, str) else value
+
+
+def _as_folder(value: object) -> object:
+    """A log's folder may stand alone."""
+    return {"folder": value} if isinstance(value, str) else value
+
+
+def _as_settings(value: object) -> object:
+    """What can be switched on by `true`, with the settings it has by default."""
+    return {} if value is True else None if value is False else value
 
 
 _TEXT = {"type": "string", "minLength": 1}
@@ -75,6 +98,14 @@ class PartConfig(_Config):
     scores_alone: bool = Field(default=False, description="Whether it scores rollouts the environment did not.")
 
 
+class GroupScoreConfig(_Config):
+    """The environment's comparison of a group's rollouts, as a part of the reward."""
+
+    weight: _Number = Field(default=1.0, description="Factor of its scores in the source's reward.")
+    name: _Text = Field(default="group_score", description="Its name in records.")
+    scores_alone: bool = Field(default=True, description="Whether it scores rollouts that no tool scored.")
+
+
 class RewardConfig(_Config):
     """How the rollouts of a source become rewards."""
 
@@ -88,6 +119,9 @@ class RewardConfig(_Config):
     unscored: _Number | None = Field(default=None, description="Score of a rollout nobody judged. None: no score.")
     unfinished: _Number | None = Field(default=None, description="Score of an episode never finished. None: as scored.")
     parts: tuple[PartConfig, ...] = Field(default=(), description="The user's reward functions.")
+    group_score: Annotated[GroupScoreConfig | None, BeforeValidator(_as_settings)] = Field(
+        default=None, description="The environment's comparison of a group's rollouts: true, or settings."
+    )
 
 
 class SourceConfig(_Config):
@@ -102,11 +136,27 @@ class SourceConfig(_Config):
     include_metadata: bool = Field(default=True, description="Whether task specifications are fetched.")
     discover_task_tools: bool = Field(default=True, description="Whether tasks are probed for tools of their own.")
     task_tools_discovery_index: _Index | None = Field(default=None, description="The one task to probe.")
+    task_difficulty: bool = Field(default=False, description="Whether rows say what others' rollouts earned.")
+    toolset: _Text | None = Field(default=None, description="A toolset of the SDK's, whose tools sessions have too.")
+    env_overrides: dict[str, str] | None = Field(
+        default=None, description="Environment variables of the environment's container, on a platform."
+    )
+    images: Images = Field(default="auto", description="What is done with images: 'show', 'drop', or 'auto'.")
+    secrets: tuple[_Text, ...] = Field(
+        default=(), description="Names of secrets; the values are those of environment variables."
+    )
     weight: _Positive | None = Field(default=None, description="Share of the mix, relative to the others'.")
     reward: RewardConfig = Field(default=RewardConfig(), description="How its rollouts become rewards.")
     session_url: str | None = Field(default=None, description="Session address of a platform of one's own.")
     open_timeout_s: _Positive = Field(default=600.0, description="Seconds for opening a session.")
     call_timeout_s: _Positive = Field(default=600.0, description="Seconds for one tool call.")
+    retries: _Index = Field(default=2, description="How often a session that failed to open is tried anew.")
+    on_failure: Literal["unscored", "stop"] = Field(
+        default="unscored", description="Whether a failure of the environment ends the training."
+    )
+    max_failing_rollouts: _Index | None = Field(
+        default=None, description="One failing rollout more ends the training. None: any number is borne."
+    )
     max_sessions: _Count | None = Field(default=None, description="Sessions open at once, per process.")
     max_concurrent_calls: _Count = Field(
         default=DEFAULT_MAX_CONCURRENT_CALLS, description="Calls and openings under way at once, per process."
@@ -120,6 +170,25 @@ class SourceConfig(_Config):
         return self
 
 
+class RolloutLogConfig(_Config):
+    """Where the rollouts are written, and how much of them is kept."""
+
+    folder: _Text = Field(description="Where the files go.")
+    max_file_bytes: _Count = Field(default=DEFAULT_MAX_FILE_BYTES, description="No file is larger.")
+    max_files: _Count = Field(default=DEFAULT_MAX_FILES, description="So many files of a process are kept.")
+
+
+class CircuitBreakerConfig(_Config):
+    """When a source whose environment fails is left out."""
+
+    max_failure_rate: Annotated[_Number, Field(ge=0, lt=1)] = Field(
+        default=0.5, description="Fraction of failing rollouts that is borne."
+    )
+    window_rollouts: _Count = Field(default=16, description="The last rollouts of a source that are looked at.")
+    probe_after_batches: _Count = Field(default=4, description="Batches until a source is tried again.")
+    max_probe_interval_batches: _Count = Field(default=64, description="The most batches between two tries.")
+
+
 class RunConfig(_Config):
     """A mix of environments."""
 
@@ -131,6 +200,12 @@ class RunConfig(_Config):
         default=None, description="Where the schedule ends if num_slots does not say."
     )
     tools: Literal["separate", "union"] = Field(default="separate", description="Whose tools a prompt shows.")
+    rollout_log: Annotated[RolloutLogConfig | None, BeforeValidator(_as_folder)] = Field(
+        default=None, description="Where every rollout is written as a line of JSON: a folder, or its settings."
+    )
+    circuit_breaker: Annotated[CircuitBreakerConfig | None, BeforeValidator(_as_settings)] = Field(
+        default=None, description="When a source whose environment fails is left out: true, or settings."
+    )
     max_sessions: _Count | None = Field(default=None, description="Sessions of all sources open at once, per process.")
     max_concurrent_calls: _Count | None = Field(
         default=None, description="Calls and openings of all sources under way at once, per process."
@@ -143,15 +218,7 @@ def load_run_file(path: Path) -> RunConfig:
     Raises:
         ConfigError: It cannot be read, is no YAML, or has mistakes; each is named with key path and line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        node, values = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
-    except OSError as error:
-        raise ConfigError(f"run file {str(path)!r} cannot be read: {error.strerror}.") from error
-    # Besides its own errors, the reader lets through those of a text that is no UTF-8, and of dates that do not exist.
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"run file {str(path)!r} is no YAML: {' '.join(str(error).split())}.") from error
-
+    node, values = _read_yaml(path, "run file")
     repeated = _find_repeated_keys(node, (), set())
 
     if repeated:
@@ -167,22 +234,59 @@ def load_run_file(path: Path) -> RunConfig:
         raise ConfigError(_describe(path, node, mistakes)) from None
 
 
+def load_training_file(path: Path) -> dict[str, Any]:
+    """Read a YAML file of `GRPOConfig` fields; what they mean is not looked at.
+
+    Raises:
+        ConfigError: It cannot be read, or is no YAML mapping of names to values.
+    """
+    _, values = _read_yaml(path, "training file")
+
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise ConfigError(f"training file {str(path)!r} holds no mapping of GRPOConfig fields, as in 'max_steps: 100'.")
+
+    return values
+
+
+def _read_yaml(path: Path, kind: str) -> tuple[yaml.Node | None, Any]:
+    """A file's YAML as nodes, which know their lines, and as values."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigError(f"{kind} {str(path)!r} cannot be read: {error.strerror}.") from error
+    # Besides its own errors, the reader lets through those of a text that is no UTF-8, and of dates that do not exist.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{kind} {str(path)!r} is no YAML: {' '.join(str(error).split())}.") from error
+
+
 def build_spec(config: RunConfig, **options: Any) -> MultiOpenRewardSpec:
     """The spec that a run file describes; `options` are further arguments of the spec.
 
     Raises:
         ConfigError: A reward function cannot be imported, or the mix contradicts itself.
     """
-    sources = {
-        name: ORSSource(**source.model_dump(exclude={"reward"}), reward=_build_reward(name, source.reward))
-        for name, source in config.sources.items()
-    }
+    sources = {name: _build_source(name, source) for name, source in config.sources.items()}
+    breaker = None if config.circuit_breaker is None else CircuitBreaker(**config.circuit_breaker.model_dump())
+    log = None if config.rollout_log is None else RolloutLog(**config.rollout_log.model_dump())
 
-    return MultiOpenRewardSpec(sources, **config.model_dump(exclude={"sources"}), **options)
+    return MultiOpenRewardSpec(
+        sources,
+        **config.model_dump(exclude={"sources", "rollout_log", "circuit_breaker"}),
+        **{"rollout_log": log, "circuit_breaker": breaker, **options},
+    )
+
+
+def _build_source(name: str, config: SourceConfig) -> ORSSource:
+    return ORSSource(
+        **config.model_dump(exclude={"reward", "secrets"}),
+        secrets=dict.fromkeys(config.secrets) or None,
+        reward=_build_reward(name, config.reward),
+    )
 
 
 def _build_reward(source: str, config: RewardConfig) -> SourceReward:
-    parts = tuple(
+    parts: list[RewardPart | GroupScore] = [
         RewardPart(
             _import_function(f"sources.{source}.reward.parts.{position}.function", part.function),
             weight=part.weight,
@@ -190,8 +294,12 @@ def _build_reward(source: str, config: RewardConfig) -> SourceReward:
             scores_alone=part.scores_alone,
         )
         for position, part in enumerate(config.parts)
-    )
-    return SourceReward(**config.model_dump(exclude={"parts"}), parts=parts)
+    ]
+
+    if config.group_score is not None:
+        parts.append(GroupScore(**config.group_score.model_dump()))
+
+    return SourceReward(**config.model_dump(exclude={"parts", "group_score"}), parts=tuple(parts))
 
 
 def _import_function(location: str, name: str) -> Callable[..., Any]:
@@ -228,7 +336,14 @@ def _describe_mistake(mistake: ErrorDetails) -> str:
 
 def _list_keys(location: Sequence[str | int]) -> str:
     """The keys that may stand at a place of the run file: its depth says which, since sources may have any name."""
-    models: dict[int, type[_Config]] = {0: RunConfig, 2: SourceConfig, 3: RewardConfig, 5: PartConfig}
+    models: dict[int, type[_Config]] = {
+        0: RunConfig,
+        1: CircuitBreakerConfig if "circuit_breaker" in location else RolloutLogConfig,
+        2: SourceConfig,
+        3: RewardConfig,
+        4: GroupScoreConfig,
+        5: PartConfig,
+    }
     return ", ".join(models[len(location)].model_fields)
 
 
