@@ -17,7 +17,7 @@ INPUTS := pyproject.toml constraints.txt
 .PHONY: help quickstart test lint types bench docs clean
 
 help:
-	@echo "make quickstart   train a tiny policy on three environments, in about three minutes"
+	@echo "make quickstart   train a tiny policy on four environments, in about three minutes"
 	@echo "make test         run the tests"
 	@echo "make lint         check style and spelling"
 	@echo "make types        check types"

@@ -6,11 +6,14 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
+from multiors.cli import main
+from tests.commands import Run, Said
 from tests.servers.launch import ServerHandle, serve
 
 # The profile is chosen once, for the whole run: FAST=1 while writing code, CI where machines are slow and shared.
@@ -107,3 +110,26 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.tiny_policy import build_tiny_policy
 
     return build_tiny_policy(tmp_path_factory.mktemp("tiny-policy"))
+
+
+@pytest.fixture(scope="session")
+def tiny_vlm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a tiny random model that takes images, and its processor."""
+    from tests.tiny_vlm import build_tiny_vlm
+
+    return build_tiny_vlm(tmp_path_factory.mktemp("tiny-vlm"))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command of the command line in this process."""
+
+    def run_command(*arguments: object) -> Said:
+        try:
+            exit_code: Any = main([str(argument) for argument in arguments])
+        except SystemExit as error:
+            exit_code = error.code
+        out, err = capsys.readouterr()
+        return Said(exit_code, out, err)
+
+    return run_command

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from multiors import MultiOpenRewardSpec
 from multiors.errors import SessionError
+from multiors.ors.rollouts.blueprint import Blueprint
 
-__all__ = ["Scored", "factories", "play", "score"]
+__all__ = ["Scored", "factories", "keep_alive", "play", "score"]
 
 Call = tuple[str, Mapping[str, Any]]
 
@@ -24,6 +25,12 @@ def factories(spec: MultiOpenRewardSpec) -> dict[str, Callable[[], Any]]:
     by_source = spec.environment_factory
     assert isinstance(by_source, dict)
     return by_source
+
+
+def keep_alive(blueprint: Blueprint, keepalive_s: float | None) -> Blueprint:
+    """The blueprint with sessions that are pinged after so much silence."""
+    timeouts = replace(blueprint.options.timeouts, keepalive_s=keepalive_s)
+    return replace(blueprint, options=replace(blueprint.options, timeouts=timeouts))
 
 
 def play(factory: Callable[[], Any], *calls: Call, task_index: int = 0, **columns: Any) -> Any:

@@ -17,6 +17,7 @@ from multiors import ConcurrentRollouts
 
 __all__ = [
     "ConcurrentScriptedTrainer",
+    "Script",
     "ScriptedTrainer",
     "call",
     "make_arguments",
@@ -55,9 +56,9 @@ class ScriptedTrainer(GRPOTrainer):
     script: Script = staticmethod(play_well)
 
     def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        conversations = [self.processing_class.decode(ids) for ids in prompt_ids]
+        conversations = [self._tokenizer.decode(ids) for ids in prompt_ids]
         replies = [self.script(text, row) for row, text in enumerate(conversations)]
-        return [self.processing_class(f"{reply}<|im_end|>")["input_ids"] for reply in replies], None
+        return [self._tokenizer(f"{reply}<|im_end|>")["input_ids"] for reply in replies], None
 
 
 class ConcurrentScriptedTrainer(ConcurrentRollouts, ScriptedTrainer):
@@ -66,7 +67,7 @@ class ConcurrentScriptedTrainer(ConcurrentRollouts, ScriptedTrainer):
 
 def make_arguments(spec: Any, output_dir: Path, **fields: Any) -> GRPOConfig:
     """Arguments of a small run on a CPU, through the spec."""
-    return GRPOConfig(**spec.training_arguments(**small_fields(output_dir), **fields))
+    return GRPOConfig(**spec.training_arguments(**{**small_fields(output_dir), **fields}))
 
 
 def small_fields(output_dir: Path) -> dict[str, Any]:

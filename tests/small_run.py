@@ -15,8 +15,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from multiors import MultiOpenRewardSpec, ORSSource, RolloutRecord
-from tests.scripted import ConcurrentScriptedTrainer, ScriptedTrainer, call, make_arguments, train
+from multiors import (
+    CircuitBreaker,
+    GroupScore,
+    MultiOpenRewardSpec,
+    MultiORSError,
+    ORSSource,
+    RolloutRecord,
+    SourceReward,
+)
+from tests.scripted import ConcurrentScriptedTrainer, ScriptedTrainer, call, make_arguments, make_trainer
 
 __all__ = ["Options", "run", "set_keepalive"]
 
@@ -44,8 +52,23 @@ class Options:
     keepalive_s: float | None = None
     """Silence after which a session is pinged. None: what the library takes."""
 
+    rollout_log: str | None = None
+    """Folder of the rollout log. None: there is none."""
+
     fails: bool = False
     """Whether the policy raises an exception when it sees what a tool answered."""
+
+    breaker: dict[str, Any] | None = None
+    """Settings of the circuit breaker. None: there is none."""
+
+    compared: list[str] = field(default_factory=list)
+    """Sources whose environments compare the rollouts of each group."""
+
+    limits: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Further arguments of sources, by name."""
+
+    is_stopped: bool = False
+    """Whether training ends with an error of this library's."""
 
 
 def set_keepalive(spec: MultiOpenRewardSpec, keepalive_s: float) -> MultiOpenRewardSpec:
@@ -58,7 +81,7 @@ def set_keepalive(spec: MultiOpenRewardSpec, keepalive_s: float) -> MultiOpenRew
 
 
 def answer(conversation: str, row: int) -> str:
-    """Even rows answer well, odd rows badly, and `Thermostat` is not even asked by them."""
+    """Even rows answer well, odd rows badly, and `Thermostat` is not even asked by them; `Brittle` knows one answer."""
     is_good = row % 2 == 0
 
     if "<tool_response>" in conversation:
@@ -67,6 +90,10 @@ def answer(conversation: str, row: int) -> str:
         return call("echo", text=conversation.rpartition("Say ")[2].partition(".")[0] if is_good else "wrong")
     if "hidden numbers" in conversation:
         return call("submit", order=[1, 0] if is_good else [0])
+    if "Judged" in conversation:
+        return "a" * (row + 1)
+    if "Brittle" in conversation:
+        return call("press")
 
     return call("submit", mode="heat") if is_good else "It is warm enough."
 
@@ -102,16 +129,25 @@ def run(options: Options, sources: dict[str, list[Any]]) -> dict[str, Any]:
     script = fail if options.fails else be_interrupted if options.interrupted else answer
     spec = MultiOpenRewardSpec(
         {
-            name: ORSSource(url, env_name=env, weight=weight, discover_task_tools=False)
+            name: ORSSource(
+                url,
+                env_name=env,
+                weight=weight,
+                discover_task_tools=False,
+                reward=SourceReward(parts=(GroupScore(),) if name in options.compared else ()),
+                **options.limits.get(name, {}),
+            )
             for name, (url, env, weight) in sources.items()
         },
         on_rollouts=records.extend,
+        rollout_log=options.rollout_log,
+        circuit_breaker=None if options.breaker is None else CircuitBreaker(**options.breaker),
     )
 
     if options.keepalive_s is not None:
         set_keepalive(spec, options.keepalive_s)
 
-    trainer = train(
+    trainer = make_trainer(
         spec,
         Path(options.policy),
         make_arguments(spec, Path(options.folder), **options.fields),
@@ -119,6 +155,16 @@ def run(options: Options, sources: dict[str, list[Any]]) -> dict[str, Any]:
         trainer_class=ConcurrentScriptedTrainer if options.concurrent else ScriptedTrainer,
         callbacks=[] if options.interrupted else spec.callbacks,
     )
+    error = None
+
+    try:
+        trainer.train()
+    except MultiORSError as stop:
+        error = str(stop)
+
+        if not options.is_stopped:
+            raise
+
     is_distributed = torch.distributed.is_initialized()
     return {
         "world_size": torch.distributed.get_world_size() if is_distributed else 1,
@@ -127,6 +173,8 @@ def run(options: Options, sources: dict[str, list[Any]]) -> dict[str, Any]:
         "records": [record.to_json() for record in records],
         "first_turns": first_turns,
         "log": trainer.state.log_history,
+        "error": error,
+        "summary": spec.summary().to_json(),
     }
 
 

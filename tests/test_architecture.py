@@ -19,18 +19,21 @@ _LEFT = {
     "errors": set(),
     "numeric": set(),
     "records": {"errors"},
-    "ors": {"errors", "numeric", "records"},
+    "redaction": set(),
+    "rollout_log": {"errors", "records", "redaction"},
+    "ors": {"errors", "numeric", "records", "redaction"},
     "mixing": {"errors", "records"},
     "rewards": {"errors", "numeric", "records"},
-    "training": {"errors", "records", "ors", "mixing", "rewards"},
-    "evaluation": {"errors", "records", "ors", "rewards"},
+    "training": {"errors", "records", "redaction", "rollout_log", "ors", "mixing", "rewards"},
+    "evaluation": {"errors", "records", "rollout_log", "ors", "rewards"},
     "spec": {"errors", "records", "ors", "mixing", "rewards", "training"},
-    "config": {"errors", "records", "ors", "mixing", "rewards", "spec"},
+    "config": {"errors", "records", "rollout_log", "ors", "mixing", "rewards", "spec"},
     "checks": {"errors", "records", "ors", "mixing", "rewards", "training", "spec", "config"},
     "quickstart": {"multiors"},
+    "__main__": {"cli"},
     "cli": {"multiors", "errors", "records", "evaluation", "spec", "config", "checks", "quickstart"},
 }
-_PURE = ("errors", "numeric", "records", "mixing", "rewards")
+_PURE = ("errors", "numeric", "records", "redaction", "mixing", "rewards")
 _IMPURE_STDLIB = {"asyncio", "datetime", "os", "random", "socket", "subprocess", "threading", "time"}
 _LATE_IN_PURE = {"mixing.dataset": {"datasets", "pyarrow"}}
 _LAZY = {"multiors", "cli"}  # these import our own modules inside functions, so that a name or --help costs nothing

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,71 @@ def test_open_sessions_compares_ours_with_the_sdk(run_quickly: Any) -> None:
     assert all(measured | {"max_open_files"} <= set(found[side]) for side in ("http", "sdk", "multiors"))
     assert all({"cpu_cores", "pings"} == set(found[side]["idle"]) for side in ("http", "sdk", "multiors"))
     assert 16 == found["http"]["idle"]["pings"]
+
+
+def test_rollout_log_compares_the_step_with_the_writing(run_quickly: Any) -> None:
+    """Handing over, writing, both alone, and a computation beside it are measured, for records of a real size."""
+    results = run_quickly("rollout_log")["results"]
+    timed = {"step_thread", "longest_wait", "render_alone", "write_alone"}
+
+    assert all({"median_us", "min_us", "max_us", "repeats"} <= set(results[name]) for name in timed)
+    assert {"median_mb_per_s", "median_records_per_s"} <= {*results["whole"], *results["read"]}
+    assert {"without_log", "with_log"} == set(results["beside_computing"])
+    assert 20_000 < results["record_bytes"] < 30_000
+
+
+def test_schema_fidelity_compares_ours_with_trls_binder(run_quickly: Any) -> None:
+    """Each corpus has, for both binders, the facts that survived by kind, and the tools that were lost."""
+    results = run_quickly("schema_fidelity")["results"]
+    sides = [found[binder] for found in results.values() for binder in ("multiors", "trl")]
+
+    assert {"ordinary", "odd", "all"} == set(results)
+    assert all(side["facts"]["num_facts"] > 0 for side in sides)
+    assert all(side["num_tools_crashed"] + side["num_tools_left_out"] == len(side["lost_tools"]) for side in sides)
+
+
+_FACTS_SPEC = {
+    "name": "act",
+    "description": "Act.",
+    "input_schema": {
+        "properties": {
+            "a": {"type": ["string", "null"], "default": "x", "description": "What."},
+            "b": {"type": "array", "items": {"$ref": "#/$defs/B"}, "minItems": 2},
+            "c": {"enum": ["d", "e"]},
+        },
+        "required": ["b"],
+        "$defs": {"B": {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}},
+    },
+}
+_FACTS_KINDS = dict(
+    zip(
+        ["tool", "parameter", "type", "enum", "items", "nesting", "required", "default", "description", "bounds"],
+        [1, 3, 3, 1, 1, 1, 4, 1, 2, 2],
+        strict=True,
+    )
+)
+
+
+def test_a_schema_is_taken_apart_into_facts() -> None:
+    """Types, items, nested properties, bounds and texts are one fact each."""
+    facts = pytest.importorskip("benchmarks._facts")
+    counts = Counter(fact.kind for fact in facts.list_facts(_FACTS_SPEC))
+
+    assert _FACTS_KINDS == dict(counts)
+    assert set(facts.KINDS) == set(_FACTS_KINDS)
+
+
+def test_a_fact_survives_only_where_it_is_told() -> None:
+    """Of a tool shown with bare names all is lost but its names and what must be given; of none, everything."""
+    facts = pytest.importorskip("benchmarks._facts")
+    properties = {name: {"description": name.upper()} for name in "abc"}
+    shown = {"description": "Do.", "parameters": {"properties": properties, "required": ["b"]}}
+    found = [(fact.kind, facts.find_survival(fact, shown, {})) for fact in facts.list_facts(_FACTS_SPEC)]
+    of_none = {facts.find_survival(fact, None, {}) for fact in facts.list_facts(_FACTS_SPEC)}
+
+    assert {"tool", "parameter", "required"} == {kind for kind, survival in found if survival != "lost"}
+    assert 3 == sum(kind == "required" and survival == "typed" for kind, survival in found)
+    assert {"lost"} == of_none
 
 
 def test_import_time_names_what_was_loaded(run_quickly: Any) -> None:

@@ -6,42 +6,16 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from multiors.cli import main
+from tests.commands import Run, Said
 from tests.servers.launch import ServerHandle
 from tests.servers.raw import serve_raw
 
 DEADLINE_S = 60.0
-
-
-class Said(NamedTuple):
-    exit_code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Said]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in this process."""
-
-    def run_command(*arguments: object) -> Said:
-        try:
-            exit_code: Any = main([str(argument) for argument in arguments])
-        except SystemExit as error:
-            exit_code = error.code
-        out, err = capsys.readouterr()
-        return Said(exit_code, out, err)
-
-    return run_command
 
 
 @pytest.fixture

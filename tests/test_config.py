@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multiors import ORSSource
+from multiors import CircuitBreaker, ORSSource
 from multiors.config import RunConfig, build_spec, load_run_file
 from multiors.errors import ConfigError
 
@@ -120,12 +120,75 @@ def test_a_source_may_have_equal_servers_and_limits(load: Load) -> None:
     assert [2, 8] == [source._max_concurrent_calls, spec._cap.max_concurrent_calls]
 
 
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [("logs", (64 * 1024**2, 64)), ("{folder: logs, max_files: 3, max_file_bytes: 70000}", (70_000, 3))],
+)
+def test_a_rollout_log_is_a_folder_or_its_settings(load: Load, written: str, expected: tuple[int, int]) -> None:
+    """The log reaches the spec, by its folder alone or with its limits; nothing is made by that."""
+    log = build_spec(load(f"{{sources: {{a: {{target: x}}}}, rollout_log: {written}}}"))._recording._log
+
+    assert log is not None
+    assert Path("logs").absolute() == log.folder
+    assert expected == (log._max_file_bytes, log._max_files)
+    assert not log.folder.exists()
+
+
+def test_a_mistake_in_a_rollout_log_is_named(load: Load) -> None:
+    """Unknown and wrong keys of the log have their lines and what holds instead."""
+    with pytest.raises(ConfigError, match="has 2 mistakes") as caught:
+        load("sources: {a: {target: x}}\nrollout_log:\n  folder: ''\n  max_size: 3\n")
+
+    assert [
+        "- line 3: rollout_log.folder: String should have at least 1 character (got '')",
+        "- line 4: rollout_log.max_size: there is no such key here; the keys are folder, max_file_bytes, max_files",
+    ] == str(caught.value).splitlines()[1:]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("true", CircuitBreaker()),
+        ("false", None),
+        ("{window_rollouts: 4, max_failure_rate: 0.25}", CircuitBreaker(max_failure_rate=0.25, window_rollouts=4)),
+    ],
+)
+def test_a_circuit_breaker_is_switched_on_or_set(load: Load, written: str, expected: CircuitBreaker | None) -> None:
+    """`true` means the defaults."""
+    spec = build_spec(load(f"{{sources: {{a: {{target: x}}}}, circuit_breaker: {written}}}"))
+
+    assert expected == spec._circuit_breaker
+
+
+def test_a_mistake_in_a_circuit_breaker_is_named(load: Load) -> None:
+    """Unknown and wrong keys have their lines and what holds instead."""
+    with pytest.raises(ConfigError, match="has 2 mistakes") as caught:
+        load("sources: {a: {target: x}}\ncircuit_breaker:\n  window: 3\n  max_failure_rate: 1\n")
+
+    assert [
+        "- line 3: circuit_breaker.window: there is no such key here; the keys are max_failure_rate, window_rollouts, "
+        "probe_after_batches, max_probe_interval_batches",
+        "- line 4: circuit_breaker.max_failure_rate: Input should be less than 1 (got 1)",
+    ] == str(caught.value).splitlines()[1:]
+
+
+def test_limits_on_failures_reach_the_source(load: Load) -> None:
+    """A run file says when failures end the training."""
+    spec = build_spec(load("sources: {a: {target: x, on_failure: stop}, b: {target: y, max_failing_rollouts: 0}}"))
+
+    assert [("stop", None), ("unscored", 0)] == [
+        (source.on_failure, source.max_failing_rollouts)
+        for source in spec.sources.values()
+        if isinstance(source, ORSSource)
+    ]
+
+
 def test_options_of_the_caller_reach_the_spec(load: Load) -> None:
     """What a file cannot hold is given in Python."""
     records: list[Any] = []
     spec = build_spec(load("sources: {a: {target: 'http://127.0.0.1:1'}}"), on_rollouts=records.extend)
 
-    assert records.extend == spec._on_rollouts
+    assert (records.extend,) == spec._recording._listeners
 
 
 def test_a_configuration_cannot_be_changed(load: Load) -> None:

@@ -27,9 +27,19 @@ import pytest
 import yaml
 
 import multiors
-from multiors import MultiOpenRewardSpec, ORSSource, RewardPart, SourceReward, UnscoredReason
+from multiors import (
+    CheckReport,
+    CircuitBreaker,
+    GroupScore,
+    MultiOpenRewardSpec,
+    ORSSource,
+    RewardPart,
+    SourceReward,
+    UnscoredReason,
+)
+from multiors.checks.findings import LEVELS, SUBJECTS
 from multiors.cli import main
-from multiors.config import PartConfig, RewardConfig, RunConfig, SourceConfig, load_run_file
+from multiors.config import CircuitBreakerConfig, PartConfig, RewardConfig, RunConfig, SourceConfig, load_run_file
 from multiors.errors import ConfigError
 from multiors.quickstart.options import add_arguments
 from multiors.records import RolloutRecord
@@ -133,6 +143,13 @@ def platform() -> Iterator[Platform]:
         yield stand_in
 
 
+@pytest.fixture(scope="module")
+def feature_server() -> Iterator[ServerHandle]:
+    """Environments with roles and with scores of groups, at the third address that the pages use."""
+    with serve("Dialogue", "Judged") as server:
+        yield server
+
+
 class PageRun:
     """A page being run: its names, its folder, and what stands in for what a reader has."""
 
@@ -208,6 +225,7 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(
     page: Path,
     mixed_server: ServerHandle,
     echo_server: ServerHandle,
+    feature_server: ServerHandle,
     platform: Platform,
     tiny_policy: Path,
     tmp_path: Path,
@@ -221,6 +239,7 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(
     stand_ins = {
         "http://127.0.0.1:8001": mixed_server.url,
         "http://127.0.0.1:8002": echo_server.url,
+        "http://127.0.0.1:8003": feature_server.url,
         "Qwen/Qwen3-4B": str(tiny_policy),
     }
     run = PageRun(page, stand_ins, {**small_fields(tmp_path / "output"), "max_completion_length": 16})
@@ -232,7 +251,7 @@ def test_the_blocks_of_a_page_run_and_print_what_it_shows(
     del run
     sys.modules.pop("scoring", None)
     gc.collect()
-    for server in (mixed_server, echo_server):
+    for server in (mixed_server, echo_server, feature_server):
         assert {} == server.wait_until(lambda counts: not counts.active).active
 
 
@@ -324,9 +343,10 @@ def test_the_environments_faults_are_told_from_the_policys() -> None:
 
 
 def test_the_fields_of_rewards_are_listed() -> None:
-    """rewards.md lists the fields of SourceReward and RewardPart."""
+    """rewards.md lists the fields of SourceReward, RewardPart and GroupScore."""
     assert [each.name for each in fields(SourceReward)] == read_names("docs/rewards.md", "SourceReward")
     assert [each.name for each in fields(RewardPart)] == read_names("docs/rewards.md", "RewardPart")
+    assert [each.name for each in fields(GroupScore)] == read_names("docs/rewards.md", "GroupScore")
 
 
 def test_the_metrics_are_listed() -> None:
@@ -343,9 +363,33 @@ def test_the_fields_of_a_record_are_listed() -> None:
     assert [each.name for each in fields(RolloutRecord)] == read_names("docs/rewards.md", "Records")
 
 
+def test_the_settings_of_a_circuit_breaker_are_listed() -> None:
+    """failures.md lists the fields of CircuitBreaker with their defaults, which are those of the run file."""
+    expected = [(f"`{each.name}`", str(each.default)) for each in fields(CircuitBreaker)]
+    in_run_file = [(f"`{name}`", str(field.default)) for name, field in CircuitBreakerConfig.model_fields.items()]
+
+    assert expected == in_run_file
+    assert expected == [(row[0], row[1]) for row in read_tables("docs/failures.md", "Settings")]
+    assert expected == [(row[0], row[1]) for row in read_tables("docs/run-file.md", "Circuit breaker")]
+
+
+def test_what_a_check_looks_at_is_listed() -> None:
+    """checking.md lists the subjects, the levels, and the keys of the JSON."""
+    assert [*SUBJECTS, *LEVELS] == read_names("docs/checking.md", "What is looked at")
+    assert list(CheckReport((), ()).to_json()) == [
+        row[0].strip("`") for row in read_tables("docs/checking.md", "For machines")
+    ]
+
+
 @pytest.mark.parametrize(
     ("heading", "model"),
-    [("Top level", RunConfig), ("A source", SourceConfig), ("A reward", RewardConfig), ("A part", PartConfig)],
+    [
+        ("Top level", RunConfig),
+        ("A source", SourceConfig),
+        ("Circuit breaker", CircuitBreakerConfig),
+        ("A reward", RewardConfig),
+        ("A part", PartConfig),
+    ],
 )
 def test_the_keys_of_a_run_file_are_listed(heading: str, model: Any) -> None:
     """run-file.md lists every key of the run file."""
@@ -373,7 +417,7 @@ def test_the_quickstarts_rewards_are_those_of_its_results_file() -> None:
     ]
     page = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
 
-    assert 9 == len(lines)
+    assert 12 == len(lines)
     assert lines == [line for line in lines if line in page]
 
 
@@ -435,6 +479,21 @@ def test_measured_tables_are_those_of_the_results_files(lines: Callable[[], list
 
     assert len(lines()) >= 6
     assert [] == [line for line in lines() if line not in page]
+
+
+def test_the_table_of_schemas_is_that_of_the_results_file() -> None:
+    """sources.md's table of what is kept of a schema is what the benchmark wrote."""
+    ours, theirs = (read_results("schema_fidelity")["all"][binder] for binder in ("multiors", "trl"))
+    kinds = [(f"`{kind}`", found, theirs["by_kind"][kind]) for kind, found in ours["by_kind"].items()]
+    rows = [*kinds, ("all of these", ours["facts"], theirs["facts"]), ("`bounds`", ours["bounds"], theirs["bounds"])]
+    expected = [
+        [name, *(str(found[key]) for key in ("num_facts", "num_typed", "num_in_words"))]
+        + [f"{each['survived_fraction']:.1%}" for each in (found, other)]
+        for name, found, other in rows
+    ]
+
+    assert expected == read_tables("docs/sources.md", "What is kept of a schema")
+    assert ours["facts"]["survived_fraction"] >= 0.95
 
 
 # -- errors

@@ -67,7 +67,7 @@ def test_ctrl_c_amid_concurrent_openings_and_calls_leaves_no_session(tiny_policy
         serve("Echo") as quick,
         trainer_process(tiny_policy, tmp_path, creating, opening, working, quick, interrupted=True) as process,
     ):
-        for server, request in ((creating, "POST /create"), (opening, "GET /{env}/prompt")):
+        for server, request in ((creating, "POST /create"), (opening, "GET /{env}/messages")):
             server.wait_until(was_asked(request), deadline_s=DEADLINE_S)
             process.send_signal(signal.SIGINT)
 

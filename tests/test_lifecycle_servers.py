@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -19,8 +18,8 @@ import pytest
 
 from multiors import MultiOpenRewardSpec, ORSSource, RolloutRecord, UnscoredReason
 from multiors.errors import SessionError
-from multiors.ors.rollouts.environment import EnvironmentFactory
-from tests.playing import play
+from multiors.ors.rollouts.factory import EnvironmentFactory
+from tests.playing import keep_alive, play
 from tests.scripted import ConcurrentScriptedTrainer, ScriptedTrainer, call, make_arguments, play_well, train
 from tests.servers.launch import Counts, ServerHandle, serve
 from tests.small_run import set_keepalive
@@ -39,7 +38,7 @@ both_trainers = pytest.mark.parametrize("trainer_class", [ScriptedTrainer, Concu
 def make_factory(server: ServerHandle, *, keepalive_s: float) -> EnvironmentFactory:
     """Makes environments of a server's only environment, which are pinged after a silence."""
     blueprint = ORSSource(server.url, discover_task_tools=False).blueprint
-    return EnvironmentFactory(replace(blueprint, timeouts=replace(blueprint.timeouts, keepalive_s=keepalive_s)))
+    return EnvironmentFactory(keep_alive(blueprint, keepalive_s))
 
 
 def has_none_open(counts: Counts) -> bool:

@@ -7,22 +7,23 @@ import resource
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
+import aiohttp
 import pytest
 
 from multiors import MultiOpenRewardSpec, ORSSource
 from multiors.errors import ConfigError, SessionError, SourceError
-from multiors.ors.rollouts.environment import EnvironmentFactory
+from multiors.ors.content import join_text
+from multiors.ors.rollouts.factory import EnvironmentFactory
 from multiors.ors.rollouts.opening import discard, open_ahead
 from multiors.ors.sessions.limits import count_sockets, describe_socket_need
 from multiors.ors.sessions.runtime import _goes_through_proxy, get_runtime
 from multiors.ors.sessions.servers import Servers
 from multiors.ors.target import Endpoint
 from multiors.records import UnscoredReason
-from tests.playing import factories
+from tests.playing import factories, keep_alive
 from tests.servers.launch import Counts, ServerHandle, configured, serve
 from tests.servers.raw import serve_raw
 
@@ -30,7 +31,7 @@ from tests.servers.raw import serve_raw
 def make_factory(server: ServerHandle, *, keepalive_s: float | None = None, **options: Any) -> EnvironmentFactory:
     """The factory of a source on a server, without probing its tasks."""
     blueprint = ORSSource(server.url, discover_task_tools=False, **options).blueprint
-    return EnvironmentFactory(replace(blueprint, timeouts=replace(blueprint.timeouts, keepalive_s=keepalive_s)))
+    return EnvironmentFactory(keep_alive(blueprint, keepalive_s))
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_what_was_taken_is_not_discarded(idle: ServerHandle) -> None:
 
 def test_a_failure_to_open_is_its_own_rollouts(flaky_server: ServerHandle) -> None:
     """The error of a session opened ahead comes up where that rollout is reset, and nowhere else."""
-    factory = make_factory(flaky_server, env_name="flaky")
+    factory = make_factory(flaky_server, env_name="flaky", retries=0)
     openings = [open_ahead(factory.blueprint, index) for index in (0, 2)]
     environments: list[Any] = [factory(), factory()]
 
@@ -131,7 +132,8 @@ def test_a_failure_to_open_is_its_own_rollouts(flaky_server: ServerHandle) -> No
     assert "The environment could not be opened. There is nothing to do here." == prompts[0]
     assert prompts[1].startswith("Flaky:")
     assert [None, '{"fails": "nowhere"}'] == [
-        None if (prompt := opening.wait_for_prompt()) is None else prompt.partition(": ")[2] for opening in openings
+        None if (prompt := opening.wait_for_prompt()) is None else join_text(prompt.last).partition(": ")[2]
+        for opening in openings
     ][::-1]
     for environment in environments:
         environment._close()
@@ -243,34 +245,41 @@ def endpoint(port: int) -> Endpoint:
     return Endpoint(f"http://127.0.0.1:{port}", "env", "echo", is_platform=False)
 
 
-def test_the_least_loaded_server_is_chosen() -> None:
+@pytest.mark.anyio
+async def test_the_least_loaded_server_is_chosen() -> None:
     """A session goes to the server with the fewest sessions, the first of equals."""
     servers = Servers(lambda url: pytest.fail("no request"), lambda function, url: None)
     first, second = endpoints = (endpoint(1), endpoint(2))
     chosen = []
     for _ in range(3):
-        chosen.append(servers.choose(endpoints))
+        chosen.append(await servers.choose(endpoints))
         servers.add_session(chosen[-1])
     servers.remove_session(first)
     servers.remove_session(first)
 
     assert [first, second, first] == chosen
-    assert first == servers.choose(endpoints)
+    assert first == await servers.choose(endpoints)
 
 
-def test_a_server_that_is_left_out_is_not_chosen_unless_all_are() -> None:
-    """A server that could not be reached gets no session while another can; where none can, they are tried."""
+@pytest.mark.anyio
+async def test_a_server_that_is_left_out_is_not_chosen(idle: ServerHandle, unused_url: str) -> None:
+    """A server that could not be reached gets no session; where all are left out, they are asked once more."""
     started: list[str] = []
-    servers = Servers(lambda url: pytest.fail("no request"), lambda function, url: started.append(url))
-    first, second = endpoints = (endpoint(1), endpoint(2))
-    servers.leave_out(first, label="echo")
-    servers.leave_out(first, label="echo")
-    while_one_is_left = servers.choose(endpoints)
-    servers.leave_out(second, label="echo")
+    away, back = (Endpoint(url, "env", "echo", is_platform=False) for url in (unused_url, idle.url))
 
-    assert second == while_one_is_left
-    assert [first.session_url, second.session_url] == started
-    assert first == servers.choose(endpoints)
+    async with AsyncExitStack() as stack:
+        clients = {url: await stack.enter_async_context(aiohttp.ClientSession(url)) for url in (unused_url, idle.url)}
+        servers = Servers(lambda url: clients[url], lambda function, url: started.append(url))
+        servers.leave_out(away, label="echo")
+        servers.leave_out(away, label="echo")
+        while_one_is_left = await servers.choose([away, back])
+        servers.leave_out(back, label="echo")
+        once_more = await servers.choose([away, back])
+        with pytest.raises(SessionError, match=r"could not be reached before and still does not answer"):
+            await servers.choose([away])
+
+    assert [back, back] == [while_one_is_left, once_more]
+    assert [unused_url, idle.url] == started
 
 
 @pytest.fixture(scope="module")
@@ -385,7 +394,7 @@ def test_a_list_names_different_urls(targets: list[str]) -> None:
 def test_an_environment_is_not_created_again_if_it_may_exist(status: int) -> None:
     """An answer that does not say whether the environment was created is not answered with another attempt."""
     with serve_raw(statuses={"/create": [status]}) as server:
-        environment: Any = make_factory(server)()
+        environment: Any = make_factory(server, retries=0)()
         environment.reset(task_index=0)
         counts = server.counts()
 
@@ -404,6 +413,30 @@ def test_an_environment_is_created_again_if_it_was_refused() -> None:
     assert "Act." == prompt
     assert 3 == counts.requests["POST /create"]
     assert 1 == sum(counts.opened.values())
+
+
+@pytest.mark.parametrize(("status", "num_attempts"), [(500, 3), (503, 3), (400, 1), (422, 1)])
+def test_a_session_that_failed_to_open_is_tried_anew(status: int, num_attempts: int) -> None:
+    """A failure that may pass is answered with another session, as often as `retries` says; a refusal is not."""
+    with serve_raw(statuses={"/create": [status] * 3}) as server:
+        environment: Any = make_factory(server, retries=2)()
+        prompt = environment.reset(task_index=0)
+        counts = server.wait_until(lambda counts: not counts.active)
+
+    assert "The environment could not be opened. There is nothing to do here." == prompt
+    assert num_attempts == counts.requests["POST /create"]
+    assert num_attempts == counts.requests["POST /create_session"]
+
+
+def test_a_session_that_opens_at_the_second_attempt_is_played() -> None:
+    """One failed attempt costs the rollout nothing but time."""
+    with serve_raw(statuses={"/create": [500]}) as server:
+        environment: Any = make_factory(server)()
+        prompt = environment.reset(task_index=0)
+        opened = environment._episode().opened
+        environment._close()
+
+    assert ("Act.", True) == (prompt, opened)
 
 
 # -- kept alive

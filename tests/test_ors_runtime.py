@@ -12,14 +12,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 
-from multiors.ors.rollouts.environment import EnvironmentFactory
+from multiors.ors.rollouts.factory import EnvironmentFactory
 from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.source import ORSSource
+from tests.playing import keep_alive
 from tests.servers.launch import Counts, ServerHandle, configured, serve
 from tests.servers.raw import serve_raw
 
@@ -260,7 +260,7 @@ def report(echo_server: ServerHandle, mixed_server: ServerHandle, factory: Envir
     """What came of each of `_CASES`, all forked from one interpreter before it opened anything."""
     get_runtime().close_now(list(get_runtime()._open))
     blueprint = ORSSource(mixed_server.url, env_name="sorting", discover_task_tools=False).blueprint
-    sorting = EnvironmentFactory(replace(blueprint, timeouts=replace(blueprint.timeouts, keepalive_s=0.1)))
+    sorting = EnvironmentFactory(keep_alive(blueprint, 0.1))
     echo_server.reset_counts()
     mixed_server.reset_counts()
     process = _start_script(_CASES, factory, sorting)

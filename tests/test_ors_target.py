@@ -28,7 +28,14 @@ def test_a_catalogue_name_lives_on_the_platforms_session_host() -> None:
     endpoint = resolve("Eigent/SETA", api_key=KEY)
 
     assert (
-        Endpoint("https://sessions.openreward.ai", "Eigent/SETA", environment=None, is_platform=True, api_key=KEY)
+        Endpoint(
+            "https://sessions.openreward.ai",
+            "Eigent/SETA",
+            environment=None,
+            is_platform=True,
+            api_key=KEY,
+            api_url="https://api.openreward.ai",
+        )
         == endpoint
     )
     assert "/tools" == endpoint.path("/tools")
@@ -148,6 +155,17 @@ def test_a_url_is_one_server(url: str, session_url: str) -> None:
     assert Endpoint(session_url, "Sorting", environment="sorting", is_platform=False) == endpoint
 
 
+def test_the_api_of_a_platform_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a platform's session address was given, its key goes to no other address that nobody named."""
+    monkeypatch.setenv("OPENREWARD_SESSION_URL", "https://s.example.org")
+    unnamed = resolve("lab/echo", api_key=KEY)
+    monkeypatch.setenv("OPENREWARD_API_URL", "https://a.example.org/")
+    named = resolve("lab/echo", api_key=KEY)
+    by_url = resolve("https://ors.example.org", env_name="lab/echo", session_url="https://s.example.org")
+
+    assert [None, "https://a.example.org", None] == [endpoint.api_url for endpoint in (unnamed, named, by_url)]
+
+
 def test_ports_tell_servers_apart() -> None:
     """Two sources on one host and two ports have two session addresses."""
     ports = [resolve(f"http://127.0.0.1:{port}").session_url for port in (8001, 8002)]
@@ -162,7 +180,12 @@ def test_a_url_whose_env_name_has_an_owner_is_a_platform_with_split_hosts() -> N
 
     assert (
         Endpoint(
-            "https://sessions.ors.example.org:8443", "owner/Name", environment="hard", is_platform=True, api_key=KEY
+            "https://sessions.ors.example.org:8443",
+            "owner/Name",
+            environment="hard",
+            is_platform=True,
+            api_key=KEY,
+            api_url="https://api.ors.example.org:8443",
         )
         == by_rule
     )

@@ -66,14 +66,19 @@ def test_a_summary_counts_what_happened() -> None:
     expected = SourceSummary(
         num_rollouts=4,
         num_scored=2,
-        mean_reward=0.5,
-        scored_fraction=0.5,
-        finished_fraction=0.5,
+        num_finished=2,
+        total_reward=1.0,
         unscored_by_reason=reasons,
         num_tool_calls=4,
-        num_tool_errors=2,
+        failed_calls_by_tool={"move": 2},
     )
     assert expected == summary
+    assert (0.5, 0.5, 0.5, 2) == (
+        summary.mean_reward,
+        summary.scored_fraction,
+        summary.finished_fraction,
+        summary.num_tool_errors,
+    )
 
 
 def test_statistics_of_nothing_are_none() -> None:

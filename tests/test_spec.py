@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import TrainerState
 from trl import GRPOConfig
 
 from multiors import MultiOpenRewardSpec, ORSSource, RolloutRecord, SourceReward
@@ -607,7 +608,7 @@ def test_the_seed_decides_the_dataset_in_every_process(mixed_server: ServerHandl
 
 def begin(spec: MultiOpenRewardSpec, config: GRPOConfig) -> None:
     """What happens when a trainer with these arguments begins to train."""
-    spec.callbacks[0].on_train_begin(config, None, None)
+    spec.callbacks[0].on_train_begin(config, TrainerState(), None)
 
 
 def test_a_limit_of_sessions_is_held_against_the_schedule(echo_server: ServerHandle, tmp_path: Path) -> None:

@@ -31,10 +31,10 @@ NUM_GROUPS = 6
 RIGHT = ("echo", {"text": "oak"})
 
 
-def make_spec(server: ServerHandle) -> MultiOpenRewardSpec:
+def make_spec(server: ServerHandle, *, silent: str = "neverscores") -> MultiOpenRewardSpec:
     """One source that scores, one that never does."""
     return MultiOpenRewardSpec(
-        {"echo": ORSSource(server.url, env_name="echo"), "none": ORSSource(server.url, env_name="neverscores")},
+        {"echo": ORSSource(server.url, env_name="echo"), "none": ORSSource(server.url, env_name=silent)},
         num_slots=8,
     )
 
@@ -46,7 +46,7 @@ def make_spec(server: ServerHandle) -> MultiOpenRewardSpec:
     ("sources", "options", "message"),
     [
         ({"a": ORSSource(NOWHERE, reward=SourceReward(weight=2.0))}, {}, "reward weights, which it always normalizes"),
-        ({"a": ORSSource(NOWHERE, reward=RewardPart(len))}, {}, "reward functions beside the environment's"),
+        ({"a": ORSSource(NOWHERE, reward=RewardPart(len))}, {}, "reward parts beside the rewards of tools"),
         ({"a": ORSSource(NOWHERE)}, {"tools": "union"}, "tools='union'"),
         (
             {"a": SimpleNamespace(train_dataset=1, environment_factory=1, reward_funcs=1)},
@@ -70,7 +70,7 @@ def test_all_that_is_refused_is_said_at_once() -> None:
     reward = SourceReward(weight=2.0, parts=(RewardPart(len),))
     spec = MultiOpenRewardSpec({"a": ORSSource(NOWHERE, reward=reward), "b": ORSSource(NOWHERE)}, tools="union")
 
-    with pytest.raises(ConfigError, match=r"reward weights, .*; reward functions .*; tools='union'\. Use GRPOTrainer"):
+    with pytest.raises(ConfigError, match=r"reward weights, .*; reward parts .*; tools='union'\. Use GRPOTrainer"):
         spec.for_async()
 
 
@@ -209,7 +209,7 @@ class Worked(NamedTuple):
 
 
 def play_in_turn(conversation: str, times_asked: int) -> str:
-    """In `Echo` the first of a group is right and the second wrong; in `NeverScores` both look around."""
+    """In `Echo` the first of a group is right and the second wrong; in `Silent` both look around."""
     if "<tool_response>" in conversation:
         return "done"
     if "Say " in conversation:
@@ -260,12 +260,12 @@ def worked(tiny_policy: Path) -> Iterator[Worked]:
 
     with (
         pytest.MonkeyPatch.context() as patch,
-        serve("Echo", "NeverScores") as server,
+        serve("Echo", "Silent") as server,
         serve_completions(tokenizer, play_in_turn) as url,
     ):
         patch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
         patch.setenv("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
-        slots = make_spec(server).for_async()
+        slots = make_spec(server, silent="silent").for_async()
         server.reset_counts()
         samples, exit_code, failure = run_worker(slots, tokenizer, url)
         groups = defaultdict(list)
@@ -290,6 +290,15 @@ def test_the_worker_plays_the_schedule(worked: Worked) -> None:
     assert (0, None) == (worked.exit_code, worked.failure)
     assert worked.slots[:NUM_GROUPS] == [source_of(group) for group in worked.groups]
     assert [2] * NUM_GROUPS == [len(group) for group in worked.groups]
+
+
+def test_the_worker_gives_the_policy_the_roles_of_a_prompt(worked: Worked) -> None:
+    """The worker's rows take the environment's leading messages, once for each rollout of a group."""
+    prompts = [sample.prompt for group in worked.groups if source_of(group) == "none" for sample in group]
+
+    assert prompts
+    assert all(["system", "user"] == [message["role"] for message in prompt] for prompt in prompts)
+    assert {"You look and say nothing."} == {prompt[0]["content"] for prompt in prompts}
 
 
 def test_the_worker_counts_every_reward_once(worked: Worked) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from multiors import read_rollouts
 from tests.servers.launch import Counts, ServerHandle, configured, serve
 from tests.small_run import Options, run
 
@@ -67,6 +68,9 @@ class Runs(NamedTuple):
     counts: list[Counts]
     """Of the two servers, after the run with two processes."""
 
+    log: Path
+    """Folder of the rollout log of the run with two processes."""
+
 
 @pytest.fixture(scope="module")
 def runs(
@@ -85,6 +89,7 @@ def runs(
             folder=str(folder),
             runs=[sources],
             fields={"max_steps": STEPS, "num_generations": 2, "per_device_train_batch_size": size},
+            rollout_log=str(folder / "rollouts"),
         )
         for folder, size in zip(folders, (4, 8), strict=True)
     )
@@ -94,7 +99,10 @@ def runs(
     counts = [server.counts() for server in (mixed_server, echo_server)]
 
     return Runs(
-        [json.loads((folders[0] / f"rank-{rank}.json").read_text()) for rank in (0, 1)], run(alone, sources), counts
+        [json.loads((folders[0] / f"rank-{rank}.json").read_text()) for rank in (0, 1)],
+        run(alone, sources),
+        counts,
+        folders[0] / "rollouts",
     )
 
 
@@ -188,6 +196,50 @@ def test_a_group_over_two_processes_has_one_prompt(tiny_policy: Path, tmp_path: 
 def test_two_processes_leave_no_session(runs: Runs) -> None:
     """Each process closes what it opened."""
     assert [{}, {}] == [counts.active for counts in runs.counts]
+
+
+def test_each_process_logs_its_own_rollouts(runs: Runs) -> None:
+    """The log has a file for each process, with exactly the rollouts that were played there."""
+    paths = [runs.log / f"rollouts-000001-rank{rank}.jsonl" for rank in (0, 1)]
+    written = [[json.loads(json.dumps(record.to_json())) for record in read_rollouts(path)] for path in paths]
+
+    assert set(paths) == set(runs.log.iterdir())
+    assert [rank["records"] for rank in runs.ranks] == written
+
+
+# -- a group in two processes
+
+
+def test_a_group_that_is_spread_over_processes_is_compared_as_one(
+    echo_server: ServerHandle, tiny_policy: Path, tmp_path: Path
+) -> None:
+    """Two processes with three rollouts each hold three groups of two: the middle one is compared once, as a whole."""
+    with serve("Judged") as server:
+        sources: dict[str, list[Any]] = {
+            "judged": [server.url, "judged", 2.0],
+            "echo": [echo_server.url, "echo", 1.0],
+        }
+        options = Options(
+            policy=str(tiny_policy),
+            folder=str(tmp_path),
+            runs=[sources],
+            fields={"max_steps": STEPS, "num_generations": 2, "per_device_train_batch_size": 3},
+            compared=["judged"],
+        )
+        process = start(options, *TORCHRUN)
+        stderr = finish(process)
+        assert process.returncode == 0, stderr
+        counts = server.counts()
+
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text())["records"] for rank in (0, 1)]
+    judged = [record for records in ranks for record in records if record["source"] == "judged"]
+    slots = [{record["slot"] for record in records if record["source"] == "judged"} for records in ranks]
+
+    assert 2 * 2 * STEPS == len(judged)
+    assert slots[0] & slots[1]
+    assert all(len(record["messages"][-1]["content"]) == record["parts"]["group_score"] for record in judged)
+    assert len(slots[0] | slots[1]) == counts.requests["POST /{env}/score_group"]
+    assert {} == counts.active
 
 
 # -- how a process ends

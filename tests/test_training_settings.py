@@ -15,6 +15,7 @@ from multiors.training.settings import (
     check_max_sessions,
     check_settings,
     complete_fields,
+    find_contradictions,
     measure_batches,
     samples_groups_together,
 )
@@ -102,6 +103,16 @@ def test_fields_that_contradict_the_mix_are_refused(fields: dict[str, Any], mess
     """A field that would break the mix is an error that names it, never overwritten."""
     with pytest.raises(ConfigError, match=message):
         complete_fields(fields, UNEVEN)
+
+
+def test_every_field_that_contradicts_the_mix_is_named() -> None:
+    """All in one error, and each by its name for whoever looks before."""
+    fields = {"shuffle_dataset": True, "num_train_epochs": 2, "multi_objective_aggregation": "sum_then_normalize"}
+
+    with pytest.raises(ConfigError, match=r"(?s)shuffle_dataset=True.*num_train_epochs=2.*would have no effect"):
+        complete_fields(fields, UNEVEN)
+
+    assert set(fields) == set(find_contradictions(fields, UNEVEN))
 
 
 def test_weights_for_functions_beside_the_columns_may_follow() -> None:

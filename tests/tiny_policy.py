@@ -7,14 +7,16 @@ real models of that family. It writes nonsense: tests that need sense script the
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["build_tiny_policy"]
+__all__ = ["CONTEXT_LENGTH", "build_tiny_policy", "build_tokenizer", "read_template"]
+
+CONTEXT_LENGTH = 4096
 
 _TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 _VOCABULARY_SIZE = 640
-_CONTEXT_LENGTH = 4096
 
 
 def build_tiny_policy(folder: Path, *, seed: int = 0) -> Path:
@@ -22,7 +24,7 @@ def build_tiny_policy(folder: Path, *, seed: int = 0) -> Path:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = _build_tokenizer()
+    tokenizer = build_tokenizer(read_template("qwen3_instruct_2507"))
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -32,7 +34,7 @@ def build_tiny_policy(folder: Path, *, seed: int = 0) -> Path:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=16,
-        max_position_embeddings=_CONTEXT_LENGTH,
+        max_position_embeddings=CONTEXT_LENGTH,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -45,9 +47,20 @@ def build_tiny_policy(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
-def _build_tokenizer() -> Any:
-    """Byte-level pair encoding with all 256 bytes, trained on what a tool conversation looks like."""
+def read_template(name: str) -> str:
+    """A chat template as TRL keeps it."""
     import trl
+
+    return (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+
+
+def build_tokenizer(template: str, *, named_tokens: Mapping[str, str] | None = None) -> Any:
+    """Byte-level pair encoding with all 256 bytes, trained on what a tool conversation looks like.
+
+    Args:
+        template: Its chat template.
+        named_tokens: Further special tokens, by the attribute that names them.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -61,7 +74,6 @@ def _build_tokenizer() -> Any:
         special_tokens=specials,
         show_progress=False,
     )
-    template = (Path(trl.__file__).parent / "chat_templates" / "qwen3_instruct_2507.jinja").read_text(encoding="utf-8")
     call = json.dumps({"name": "submit", "arguments": {"text": "a word", "number": 12.5, "flag": True}})
     tokenizer.train_from_iterator([template, call], trainer)
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in _TOKENS])
@@ -71,7 +83,8 @@ def _build_tokenizer() -> Any:
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         padding_side="left",
-        model_max_length=_CONTEXT_LENGTH,
+        model_max_length=CONTEXT_LENGTH,
+        extra_special_tokens=dict(named_tokens or {}),
     )
     wrapped.chat_template = template
     return wrapped

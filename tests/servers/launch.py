@@ -273,9 +273,9 @@ def serve(
     """Serve environments on openreward's own server.
 
     Args:
-        environments: Classes, ``"module:Class"``, the bare name of a class of `environments.py`, `shapes.py` or
-            `misbehaving.py` beside this file, or what `configured` returns. The server's process imports them by name,
-            so they stand at the top of a module. The first is the server's default environment.
+        environments: Classes, ``"module:Class"``, the bare name of a class of `environments.py`, `features.py`,
+            `shapes.py` or `misbehaving.py` beside this file, or what `configured` returns. The server's process imports
+            them by name, so they stand at the top of a module. The first is the server's default environment.
         port: Port on the loopback interface. 0: any free one.
         latency_s: Seconds added to every request.
         path_prefix: Where the server lives on its host: ``"/ors"``. Every other path is a 404.

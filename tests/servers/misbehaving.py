@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from tests.servers.environments import SmallEnvironment, say
 
-__all__ = ["Flaky", "FlakyTasks", "Held", "LongOutput", "ScriptedRewards", "Slow", "long_text"]
+__all__ = ["Brittle", "Flaky", "FlakyTasks", "Held", "LongOutput", "ScriptedRewards", "Slow", "long_text"]
 
 
 class Flaky(SmallEnvironment):
@@ -68,6 +68,24 @@ class Flaky(SmallEnvironment):
     def _fail_in(self, place: str) -> None:
         if self.task_spec["fails"] == place:
             raise RuntimeError(f"flaky {place}: token=hunter2 is written here")
+
+
+class Brittle(SmallEnvironment):
+    """Its tool raises in the tasks of BROKEN, which `configured(Brittle, BROKEN=...)` sets; in the others it scores."""
+
+    NUM_TASKS: ClassVar[int] = 32
+    BROKEN: ClassVar[Sequence[int]] = ()
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[Any]:
+        return [{"n": n} for n in range(cls.NUM_TASKS)]
+
+    @tool
+    def press(self) -> ToolOutput:
+        """Press the button."""
+        if self.task_spec["n"] in self.BROKEN:
+            raise RuntimeError(f"the button of task {self.task_spec['n']} is stuck")
+        return say("pressed", reward=1.0, finished=True)
 
 
 class FlakyTasks(SmallEnvironment):

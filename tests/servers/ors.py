@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tests.servers import environments as plain
-from tests.servers import misbehaving, shapes
+from tests.servers import features, misbehaving, shapes
 from tests.servers.child import resolve
 from tests.servers.launch import Configured
 
@@ -48,7 +48,8 @@ def _find(path: str) -> type[Environment]:
     if ":" in path:
         found: type[Environment] = resolve(path)
     else:
-        found = getattr(next((module for module in (shapes, misbehaving) if hasattr(module, path)), plain), path)
+        modules = (shapes, misbehaving, features)
+        found = getattr(next((module for module in modules if hasattr(module, path)), plain), path)
 
     return found
 

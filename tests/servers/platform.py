@@ -51,6 +51,11 @@ class Told:
 
     retry_after_s: int = 0
 
+    failed_uploads: int = 0
+    """Uploads of rollouts that are answered with `upload_status`."""
+
+    upload_status: int = 500
+
 
 class Platform:
     """The platform's two addresses."""
@@ -76,7 +81,8 @@ class Platform:
 
         `api` and `sessions` have requests by method and path; `deployments` requests by X-Deployment; `refused` those
         with a missing or wrong key; `unkeyed` those of them without one; `keys` the distinct keys; `open` the sessions
-        not yet deleted, by deployment.
+        not yet deleted, by deployment; `overrides` the environment variables that each session was asked for with;
+        `uploads` the events of each upload that was taken, as they came.
         """
         counts: dict[str, Any] = self.process.ask("GET", "/_counts")["details"]
         return counts
@@ -144,6 +150,7 @@ class _Platform:
         self._told: Counter[str] = Counter()
         self._on = ""
         self._retry_after_s = 0
+        self._upload_status = 500
         self._clear()
 
     def _clear(self) -> None:
@@ -152,6 +159,8 @@ class _Platform:
         self._refused = 0
         self._unkeyed = 0
         self._keys: set[str] = set()
+        self._uploads: list[list[dict[str, Any]]] = []
+        self._overrides: list[dict[str, str] | None] = []
 
     # -- the API address
 
@@ -164,12 +173,19 @@ class _Platform:
         if refusal is not None:
             return refusal
 
+        if (request.method, request.path) == ("POST", "/v1/rollouts"):
+            return await self._take_upload(request)
+
         parts = request.path.split("/")
-        if parts[1:3] != ["v1", "environments"] or len(parts) != 6:
+        if parts[1:3] != ["v1", "environments"] or len(parts) not in (5, 6):
             return web.json_response({"detail": "Not Found"}, status=404)
         name = f"{parts[3]}/{parts[4]}"
         if name not in self._servers:
             return web.json_response({"detail": "Environment not found."}, status=404)
+        if len(parts) == 5:
+            return web.json_response({"id": f"id of {name}"})
+        if parts[5] == "variants":
+            return web.json_response([])
         if parts[5] == "required-secrets":
             return web.json_response({"secrets": self._secrets.get(name, [])})
         if parts[5] == "task-difficulty":
@@ -177,8 +193,15 @@ class _Platform:
 
         return web.json_response({"detail": "Not Found"}, status=404)
 
+    async def _take_upload(self, request: web.Request) -> web.Response:
+        """Keep the events; the SDK wants a JSON object as an answer and reads nothing in it."""
+        if self._take("failed_uploads"):
+            return web.json_response({"detail": "Not now."}, status=self._upload_status)
+        self._uploads.append((await request.json())["events"])
+        return web.json_response({"status": "ok"})
+
     def _rows(self, name: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
-        percentiles = dict.fromkeys(("mean", "p10", "p25", "p50", "p75", "p90", "p99"), 0.0)
+        percentiles = dict.fromkeys(("mean", "p1", "p10", "p25", "p50", "p75", "p90", "p99"), 0.0)
         whole = {"num_rollouts": 8, "response_chars": percentiles, "split": "train", "variant": None}
         rows = [{**whole, "min_reward": 0.0, "max_reward": 1.0, **row} for row in self._difficulty.get(name, [])]
         asked = {key: query[key] for key in ("split", "variant") if key in query}
@@ -193,6 +216,8 @@ class _Platform:
             "refused": self._refused,
             "unkeyed": self._unkeyed,
             "keys": sorted(self._keys),
+            "uploads": self._uploads,
+            "overrides": self._overrides,
             "open": Counter(self._deployment_by_sid.values()),
         }
         return web.json_response({"details": details})
@@ -201,6 +226,7 @@ class _Platform:
         told = await request.json()
         self._on = told.pop("on")
         self._retry_after_s = told.pop("retry_after_s")
+        self._upload_status = told.pop("upload_status")
         self._told = Counter(told)
         return web.json_response({})
 
@@ -258,6 +284,8 @@ class _Platform:
     async def _create_session(self, request: web.Request, deployment: str) -> web.StreamResponse:
         sid = str(uuid.uuid4())
         self._deployment_by_sid[sid] = deployment
+        if request.can_read_body:
+            self._overrides.append((await request.json()).get("env"))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await response.write(f"event: task_id\r\ndata: {sid}\r\n\r\nevent: end\r\ndata: \r\n\r\n".encode())

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, assert_type
 
 from multiors import (
+    CheckReport,
+    CircuitBreaker,
     ComparisonError,
     ConfigError,
     Episode,
+    GroupScore,
     MultiOpenRewardSpec,
     MultiORSError,
     ORSSource,
     RewardError,
     RewardPart,
+    RolloutLog,
     RolloutRecord,
+    RolloutUpload,
     RoutingError,
     SessionError,
     SourceError,
     SourceReward,
     StepRecord,
     UnscoredReason,
+    check,
+    read_rollouts,
 )
+from multiors.checks import CheckFinding
 from multiors.config import RunConfig, build_spec, load_run_file
 from multiors.mixing import Plan, SourcePlan
-from multiors.ors.rollouts.environment import EnvironmentFactory
+from multiors.ors.rollouts.factory import EnvironmentFactory
+from multiors.rewards import RunSummary, SourceSummary
 from multiors.training import RewardColumns, SlotSource, UnionEnvironmentFactory
 from multiors.training.scored import ScoredEnvironmentFactory
 
@@ -58,7 +68,7 @@ assert_type(part.function, Callable[..., Any])
 assert_type(part.weight, float)
 
 rule = SourceReward(weight=2, outcome_weight=0.5, parts=(RewardPart(brevity), part), unscored=0.0, unfinished=None)
-assert_type(rule.parts, tuple[RewardPart, ...])
+assert_type(rule.parts, tuple[RewardPart | GroupScore, ...])
 assert_type(rule.unscored, float | None)
 
 source = ORSSource(
@@ -78,6 +88,8 @@ source = ORSSource(
     session_url=None,
     open_timeout_s=1,
     call_timeout_s=2.0,
+    on_failure="unscored",
+    max_failing_rollouts=3,
 )
 assert_type(source.environment_factory, EnvironmentFactory)
 assert_type(source.reward_funcs, Callable[..., list[float | None]])
@@ -91,6 +103,7 @@ spec = MultiOpenRewardSpec(
     stopping_strategy="all_exhausted",
     tools="separate",
     on_rollouts=collect,
+    circuit_breaker=CircuitBreaker(max_failure_rate=0.5, window_rollouts=16),
 )
 assert_type(spec.training_arguments(max_steps=3), dict[str, Any])
 assert_type(spec.environment_factory, dict[str, Callable[[], Any]] | UnionEnvironmentFactory)
@@ -99,6 +112,9 @@ assert_type(spec.reward_funcs(environments=[]), list[float | None])
 assert_type(spec.reward_weights, list[float])
 assert_type(spec.sources, dict[str, ORSSource | SlotSource])
 assert_type(spec.describe_tools(), dict[str, str])
+assert_type(spec.summary(), RunSummary)
+assert_type(spec.summary().sources, Mapping[str, SourceSummary])
+assert_type(spec.summary().sources["one"].mean_reward, float | None)
 spec.close()
 
 plan = spec.plan()
@@ -106,6 +122,13 @@ assert_type(plan, Plan)
 assert_type(plan.sources, tuple[SourcePlan, ...])
 assert_type(plan.prompts_per_batch, int | None)
 assert_type(plan.to_json(), dict[str, Any])
+
+report = check(spec, training={"max_steps": 3}, tokenizer=None, probe=True, timeout_s=5)
+assert_type(report, CheckReport)
+assert_type(report.ok, bool)
+assert_type(report.of("one", "tasks"), list[CheckFinding])
+assert_type(report.findings[0].source, str | None)
+assert_type(report.to_json(), dict[str, Any])
 
 slots = spec.for_async()
 assert_type(slots.environment_factory, dict[str, ScoredEnvironmentFactory])
@@ -118,6 +141,8 @@ weights: Literal["tasks"] = "tasks"
 assert_type(MultiOpenRewardSpec({"one": source}, weights=weights), MultiOpenRewardSpec)
 
 # What is wrong is seen before it runs.
+ORSSource("lab/name", on_failure="retry")  # type: ignore[arg-type]  # no such policy
+MultiOpenRewardSpec({"one": source}, circuit_breaker=True)  # type: ignore[arg-type]  # settings, or None
 MultiOpenRewardSpec({"one": source}, tools="both")  # type: ignore[arg-type]  # no such mode
 MultiOpenRewardSpec({"one": source}, weights="equal")  # type: ignore[arg-type]  # no such word
 MultiOpenRewardSpec({"one": source}, stopping_strategy="last")  # type: ignore[arg-type]  # no such strategy
@@ -139,6 +164,16 @@ values: tuple[type[ValueError], ...] = (ConfigError, SourceError, RewardError, C
 lookup: type[LookupError] = RoutingError
 runtime: type[RuntimeError] = SessionError
 assert_type(UnscoredReason.NO_SCORE.is_infrastructure, bool)
+
+
+log = RolloutLog("rollouts", max_file_bytes=2**20, max_files=3)
+assert_type(log.num_lost, int)
+upload = RolloutUpload("run", api_key="k", api_url=None)
+assert_type(upload.num_failed, int)
+logged = MultiOpenRewardSpec({"one": source}, rollout_log=log, on_rollouts=[upload, collect])
+assert_type(MultiOpenRewardSpec({"one": source}, rollout_log=Path("rollouts")), MultiOpenRewardSpec)
+assert_type(list(read_rollouts("rollouts")), list[RolloutRecord])
+MultiOpenRewardSpec({"one": source}, rollout_log=3)  # type: ignore[arg-type]  # no folder
 
 
 def run_file(path: Any) -> None:
