@@ -18,7 +18,7 @@ from multiors.quickstart.run import run_quickstart
 
 __all__ = ["main"]
 
-_SEEDS = (11, 12, 13)
+_SEEDS = (21, 22, 23)
 
 
 def main() -> None:

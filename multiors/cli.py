@@ -23,7 +23,7 @@ __all__ = ["main"]
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 
 _EXAMPLES = """examples:
-  multiors quickstart                    train a tiny policy on three environments, in a few minutes on a laptop
+  multiors quickstart                    train a tiny policy on four environments, in a few minutes on a laptop
   multiors preview run.yaml              ask the servers, and print what the schedule would hold
   multiors preview run.yaml --tools      also print each environment's tools as the policy sees them
   multiors preview run.yaml --json       the same for machines
@@ -87,8 +87,8 @@ def _build_parser() -> argparse.ArgumentParser:
 
     quickstart = commands.add_parser(
         "quickstart",
-        help="train a tiny policy on three small environments",
-        description="Start two servers with three small environments, train a tiny policy on all three at once with "
+        help="train a tiny policy on four small environments",
+        description="Start two servers with four small environments, train a tiny policy on all four at once with "
         "TRL's GRPOTrainer, and show what it learned. Needs no GPU, account or internet.",
     )
     add_arguments(quickstart)

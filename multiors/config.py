@@ -266,7 +266,18 @@ def build_spec(config: RunConfig, **options: Any) -> MultiOpenRewardSpec:
     Raises:
         ConfigError: A reward function cannot be imported, or the mix contradicts itself.
     """
-    sources = {name: _build_source(name, source) for name, source in config.sources.items()}
+    sources: dict[str, ORSSource] = {}
+    mistakes = []
+
+    for name, source in config.sources.items():
+        try:
+            sources[name] = _build_source(name, source)
+        except ConfigError as error:
+            located = str(error).startswith(f"sources.{name}.")
+            mistakes.append(str(error) if located else f"sources.{name}: {error}")
+
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
     breaker = None if config.circuit_breaker is None else CircuitBreaker(**config.circuit_breaker.model_dump())
     log = None if config.rollout_log is None else RolloutLog(**config.rollout_log.model_dump())
 

@@ -54,6 +54,7 @@ from multiors.training.limits import FailureLimit, FailureLimits
 from multiors.training.members import (
     check_group_scores,
     check_sessions,
+    check_shared_secrets,
     count_tasks,
     make_reader,
     make_rows,
@@ -134,6 +135,7 @@ class MultiOpenRewardSpec:
         self._identity = uuid.uuid4().hex
         self._cap = Cap(self._identity, "the mix", max_sessions=max_sessions, max_concurrent_calls=max_concurrent_calls)
         self.sources = name_sources(sources, cap=self._cap, secrets=secrets)
+        self._secrets = secrets
         self._weights = dict(weights) if isinstance(weights, Mapping) else weights
         self._seed = seed
         self._num_slots = num_slots
@@ -402,6 +404,7 @@ class MultiOpenRewardSpec:
         if not self._is_prepared:
             prepare_sources(self._ors_sources)
             check_group_scores(self.sources, self._rewards)
+            check_shared_secrets(self.sources, self._secrets)
             self._is_prepared = True
 
     def _see(self, processing_class: Any) -> None:

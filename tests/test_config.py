@@ -389,3 +389,17 @@ def test_a_mix_that_contradicts_itself_is_refused(load: Load, text: str, message
 
     with pytest.raises(ConfigError, match=message):
         build_spec(config)
+
+
+def test_what_contradicts_itself_is_said_for_all_sources_at_once(tmp_path: Path) -> None:
+    """What only building a source shows is collected, and named by the key under which it stands."""
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "sources:\n"
+        "  a: {target: nohost}\n"
+        "  b: {target: 'http://h:1', on_failure: stop, max_failing_rollouts: 3}\n"
+        "  c: {target: 'http://h:1', reward: {range: [1, 0]}}\n"
+    )
+
+    with pytest.raises(ConfigError, match=r"(?s)^sources\.b: .*max_failing_rollouts=3 .*\nsources\.c: .*is not below"):
+        build_spec(load_run_file(path))

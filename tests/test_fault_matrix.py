@@ -132,6 +132,13 @@ FAULTS = [
         {"reward": SourceReward(range=(0.0, 1.0))},
     ),
     Fault(
+        "the comparison of a group has no score for the rollout",
+        "bad_reward",
+        real("Judged"),
+        {"split": "one_nan", "reward": SourceReward(parts=(GroupScore(),))},
+        (("mark", {}),),
+    ),
+    Fault(
         "the comparison of a group raises",
         "tool_error",
         real("Judged"),

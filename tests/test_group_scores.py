@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from multiors import GroupScore, MultiOpenRewardSpec, ORSSource, RolloutRecord, SourceReward, UnscoredReason
-from multiors.errors import ConfigError, RewardError
+from multiors import GroupScore, MultiOpenRewardSpec, ORSSource, RolloutRecord, SourceReward
+from multiors.errors import ConfigError, RewardError, SessionError
 from multiors.ors.rollouts.comparison import as_candidate
 from tests.playing import factories, play, score
 from tests.scripted import ConcurrentScriptedTrainer, ScriptedTrainer, call, make_arguments, train
@@ -94,16 +94,16 @@ def test_groups_are_told_apart_by_their_slot(judge: ServerHandle) -> None:
 
 @pytest.mark.parametrize(("split", "said"), [("raises", "could not be compared"), ("too_few", "returned 1 scores for")])
 def test_a_comparison_that_fails_scores_nobody(judge: ServerHandle, split: str, said: str) -> None:
-    """Without scores a rollout has what its tools scored; one without either is unscored, and not for its own fault."""
+    """Rollouts that could not be compared are unscored for the environment's fault, whatever their tools scored."""
     spec = make_spec(judge, split=split, unscored=-1.0)
     unmarked = [play(factories(spec)["judged"], ("draft", {"text": "x"})) for _ in range(2)]
     marked = [play(factories(spec)["judged"], ("mark", {})) for _ in range(2)]
     rows = {"completions": [completion("a")] * 4, "slot": [0, 0, 1, 1]}
     rewards = score(spec.reward_funcs, [("judged", each) for each in [*unmarked, *marked]], **rows).rewards["judged"]
 
-    assert [None, None, 0.25, 0.25] == rewards
+    assert [None] * 4 == rewards
     assert said in str(unmarked[0]._episode().error)
-    assert UnscoredReason.TOOL_ERROR == unmarked[0]._episode().steps[-1].failure
+    assert ["mark"] == [step.tool for step in marked[0]._episode().steps]
 
 
 def test_a_rollout_whose_environment_failed_is_not_compared(judge: ServerHandle) -> None:
@@ -115,6 +115,40 @@ def test_a_rollout_whose_environment_failed_is_not_compared(judge: ServerHandle)
     found = score(spec.reward_funcs, [("judged", each) for each in [broken, *whole]], **rows)
 
     assert [None, 0.5, 1.0] == found.rewards["judged"]
+
+
+def test_one_bad_score_is_its_own_rollouts(judge: ServerHandle) -> None:
+    """Of a comparison that scores all but one rollout, that one is unscored, and not the worst of its group."""
+    assert [0.5, 1.0, None] == scored(make_spec(judge, split="one_nan"), ["a", "aa", "aaa"])
+
+
+def test_a_rollout_that_failed_after_a_score_is_not_compared(judge: ServerHandle) -> None:
+    """An earlier score of its tools does not make a rollout whole that the environment broke off."""
+    spec = make_spec(judge)
+    broken = play(factories(spec)["judged"], ("mark", {}), ("crash", {}))
+    whole = play(factories(spec)["judged"], ("mark", {}))
+    rows = {"completions": [completion("aaaa"), completion("a")], "slot": [0, 0]}
+    found = score(spec.reward_funcs, [("judged", each) for each in [broken, whole]], **rows)
+
+    assert [None, 0.75] == found.rewards["judged"]
+
+
+def test_a_comparison_that_is_only_recorded_is_needed_by_nothing(judge: ServerHandle) -> None:
+    """With weight 0 a failed comparison leaves what tools scored."""
+    spec = make_spec(judge, split="raises", parts=(GroupScore(weight=0),))
+
+    assert [0.25, 0.25] == scored(spec, ["a", "aa"], tool="mark")
+
+
+def test_a_judge_that_is_away_counts_as_a_failure(judge: ServerHandle, tiny_policy: Path, tmp_path: Path) -> None:
+    """What ends a training whose environment fails sees a judge that fails, too."""
+    reward = SourceReward(parts=(GroupScore(),))
+    source = ORSSource(judge.url, env_name="judged", split="raises", reward=reward, on_failure="stop")
+    spec = MultiOpenRewardSpec({"judged": source})
+    arguments = make_arguments(spec, tmp_path, **SHAPE)
+
+    with pytest.raises(SessionError, match=r"source 'judged': .*tool_error.*could not be compared"):
+        train(spec, tiny_policy, arguments, script=lambda text, row: "done" if "marked" in text else call("mark"))
 
 
 def test_a_score_may_need_a_scored_rollout(judge: ServerHandle) -> None:

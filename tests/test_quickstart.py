@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiors import ORSSource, RolloutRecord, SessionError, SourceError, UnscoredReason
+from multiors import MultiOpenRewardSpec, ORSSource, RolloutRecord, SessionError, SourceError, UnscoredReason
 from multiors.quickstart.report import (
     EnvironmentResult,
     Measurement,
@@ -31,7 +31,7 @@ from multiors.quickstart.report import (
 from multiors.quickstart.servers import run_servers
 
 ROOT = Path(__file__).parent.parent
-GROUPS = (("recycling", "teahouse"), ("observatory",))
+GROUPS = (("recycling", "teahouse"), ("observatory", "museum"))
 DEADLINE_S = 240.0  # for a whole small run, on a busy machine
 POLL_S = 0.05
 
@@ -106,14 +106,15 @@ def open_environment(urls: dict[str, str]) -> Iterator[Callable[..., Any]]:
         environment._close()
 
 
-def test_two_environments_share_the_first_of_two_servers(urls: dict[str, str]) -> None:
+def test_two_environments_share_each_of_two_servers(urls: dict[str, str]) -> None:
     """Each group of environments has a server process, and a port, of its own."""
-    assert list(urls) == ["recycling", "teahouse", "observatory"]
+    assert list(urls) == ["recycling", "teahouse", "observatory", "museum"]
     assert urls["recycling"] == urls["teahouse"]
+    assert urls["observatory"] == urls["museum"]
     assert urls["recycling"] != urls["observatory"]
 
 
-@pytest.mark.parametrize(("name", "expected"), [("recycling", 12), ("teahouse", 16), ("observatory", 20)])
+@pytest.mark.parametrize(("name", "expected"), [("recycling", 8), ("teahouse", 16), ("observatory", 20), ("museum", 9)])
 def test_each_environment_has_a_few_tasks(urls: dict[str, str], name: str, expected: int) -> None:
     """There are enough tasks to learn from and few enough to learn in minutes."""
     assert expected == len(ORSSource(urls[name], env_name=name).train_dataset)
@@ -178,6 +179,46 @@ def test_observatory_scores_nothing_under_clouds(open_environment: Callable[...,
     assert environment.finished
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("verda means green, domo means house", 1.0),
+        ("verda means green, domo means cat", 0.5),
+        ("verda means big, domo means house\n", 0.5),
+        ("domo means house, verda means green", 0.0),
+        ("verda means green", 0.0),
+        ("verda means green, domo means house, domo means cat", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_museum_pays_for_what_is_said_last(
+    open_environment: Callable[..., Any], urls: dict[str, str], said: str, expected: float
+) -> None:
+    """Half is for each of the two words in its place; a list of meanings to choose from is worth nothing."""
+    environment = open_environment("museum", label="verda domo")
+    label = environment.read_label()
+    source = ORSSource(urls["museum"], env_name="museum")
+    message = {"role": "assistant", "content": said}
+
+    assert "verda domo" == label
+    assert [expected] == source.reward_funcs(environments=[environment], completions=[[message]])
+    assert environment.finished
+
+
+def test_the_policy_sees_every_tool_but_the_one_that_grades(
+    urls: dict[str, str], scripted: tuple[list[Any], dict[str, list[Any]]]
+) -> None:
+    """What is said to judge the last message does, with a tool that is not offered; the others have no such tool."""
+    from multiors import check
+    from multiors.quickstart.train import JUDGES_LAST_MESSAGE
+
+    report = check(MultiOpenRewardSpec({name: ORSSource(url, env_name=name) for name, url in urls.items()}))
+    found = {finding.source for finding in report.findings if finding.facts.get("terminal") == "grade"}
+
+    assert found == JUDGES_LAST_MESSAGE
+    assert ["read_label"] == [tool.__name__ for tool in scripted[1]["museum"]]
+
+
 def test_a_value_outside_the_enumeration_is_refused(open_environment: Callable[..., Any]) -> None:
     """A call that the schema forbids is not scored, and the episode goes on."""
     environment = open_environment("observatory", night=1, target="Mars")
@@ -199,9 +240,14 @@ def scripted(urls: dict[str, str]) -> tuple[list[Any], dict[str, list[Any]]]:
 
     from multiors.quickstart.warmstart import play, tools_of
 
-    environments = {name: ORSSource(url, env_name=name).environment_factory() for name, url in urls.items()}
+    sources = {name: ORSSource(url, env_name=name) for name, url in urls.items()}
+    environments = {name: source.environment_factory() for name, source in sources.items()}
     rng = random.Random(0)
-    episodes = [play(name, environments[name], task_index=i, rng=rng) for name in environments for i in range(12)]
+    episodes = [
+        play(name, environments[name], task_index=i % 8, rng=rng, score=source.reward_funcs)
+        for name, source in sources.items()
+        for i in range(12)
+    ]
     for environment in environments.values():
         environment._close()
     return episodes, {name: tools_of(environment) for name, environment in environments.items()}
@@ -219,10 +265,12 @@ def tokenizer(scripted: tuple[list[Any], dict[str, list[Any]]]) -> Any:
 def test_scripts_finish_and_are_right_now_and_then(scripted: tuple[list[Any], dict[str, list[Any]]]) -> None:
     """Every script plays its environment to the end, so that some episodes earn something and some do not."""
     episodes, _ = scripted
-    rewards = [episode.reward for episode in episodes if episode.environment == "recycling"]
+    rewards = {name: {each.reward for each in episodes if each.environment == name} for name in ("recycling", "museum")}
+    last = {(each.environment == "museum", each.messages[-1]["content"] == "Done.") for each in episodes}
 
-    assert {"Done."} == {episode.messages[-1]["content"] for episode in episodes}
-    assert {0.0, 1.0} == set(rewards)
+    assert {(True, False), (False, True)} == last
+    assert {0.0, 1.0} == rewards["recycling"]
+    assert {0.0, 0.5, 1.0} == rewards["museum"]
 
 
 def test_the_chat_template_is_the_one_that_trl_knows(tokenizer: Any) -> None:
@@ -301,10 +349,12 @@ def test_unscored_counts_and_enters_no_mean(values: list[float | None]) -> None:
     assert not scored or min(scored) - 1e-9 <= (measurement.reward or 0.0) <= max(scored) + 1e-9
 
 
-def make_result(reward: float | None = None, realised_share: float | None = None) -> EnvironmentResult:
+def make_result(
+    reward: float | None = None, realised_share: float | None = None, *, judges_last_message: bool = False
+) -> EnvironmentResult:
     """A result with the same measurement everywhere."""
     each = summarize([reward])
-    return EnvironmentResult(10.0, 20, each, each, each, each, each, 0.25, realised_share)
+    return EnvironmentResult(10.0, 20, judges_last_message, each, each, each, each, each, 0.25, realised_share)
 
 
 def test_the_table_shows_none_as_a_dash() -> None:
@@ -314,6 +364,15 @@ def test_the_table_shows_none_as_a_dash() -> None:
     assert "environment  best  before  after  first third  last third  scored  planned  realised" == lines[0]
     assert ["known", "10", "2.00", "2.00", "2.00", "2.00", "100%", "25.0%", "50.0%"] == lines[2].split()
     assert ["unknown", "10", "–", "–", "–", "–", "0%", "25.0%", "–"] == lines[3].split()
+
+
+def test_the_table_names_who_judges_the_last_message() -> None:
+    """Under the table stands which environments judge words rather than calls, and nothing where none does."""
+    others = {"calls": make_result(1.0)}
+    remark = "words judges the policy's last message, with a tool that the policy never sees."
+
+    assert ["", remark] == format_table({**others, "words": make_result(judges_last_message=True)}).splitlines()[4:]
+    assert 3 == len(format_table(others).splitlines())
 
 
 def make_record(source: str, reward: float | None, *, step: int = 0) -> RolloutRecord:
@@ -384,7 +443,7 @@ def test_json_is_all_there_is_on_stdout(finished_run: tuple[Path, str, str]) -> 
 
     assert json.loads((output_dir / "summary.json").read_text()) == summary
     assert (5, 2, str(output_dir)) == (summary["seed"], summary["steps"], summary["output_dir"])
-    assert "right two times in five" in err
+    assert "right about two times in five" in err
     assert "Traceback" not in err
 
 
@@ -394,7 +453,7 @@ def test_the_summary_has_everything_for_each_environment(finished_run: tuple[Pat
     summary = json.loads(finished_run[1])
     result = summary["environments"]["observatory"]
 
-    assert ["recycling", "teahouse", "observatory"] == list(summary["environments"])
+    assert ["recycling", "teahouse", "observatory", "museum"] == list(summary["environments"])
     assert [each.name for each in fields(EnvironmentResult)] == list(result)
     assert {"num_episodes", "num_scored", "reward", "scored_fraction"} == set(result["before"])
     assert 20 == result["before"]["num_episodes"] == result["after"]["num_episodes"]
@@ -410,8 +469,24 @@ def test_each_rollout_of_training_is_a_line(finished_run: tuple[Path, str, str])
 
     assert 64 == len(records)
     assert all([each.name for each in fields(RolloutRecord)] == list(record) for record in records)
-    assert {"recycling", "teahouse", "observatory"} == {record["source"] for record in records}
+    assert {"recycling", "teahouse", "observatory", "museum"} == {record["source"] for record in records}
     assert {0} == {record["step"] for record in records}
+
+
+@pytest.mark.timeout(300)
+def test_what_was_said_last_is_graded_in_training(finished_run: tuple[Path, str, str]) -> None:
+    """At the museum the grade is the last call of each rollout that ended in words, and nowhere else is there one."""
+    lines = (finished_run[0] / "rollouts.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    museum = [record for record in records if record["source"] == "museum"]
+    ended = {not record["messages"][-1].get("tool_calls") for record in museum}
+
+    assert True in ended
+    assert all(
+        (not record["messages"][-1].get("tool_calls")) == ([step["tool"] for step in record["steps"]][-1:] == ["grade"])
+        for record in museum
+    )
+    assert not any(step["tool"] == "grade" for each in records if each["source"] != "museum" for step in each["steps"])
 
 
 @pytest.mark.timeout(300)

@@ -108,7 +108,8 @@ def test_a_sources_own_secret_comes_first(rich: ServerHandle, monkeypatch: pytes
     monkeypatch.setenv("UNASKED", "env")
     source = ORSSource(rich.url, env_name="secretive", secrets={"OWN": "own", "FROM_MIX": None, "FROM_ENV": None})
     spec = MultiOpenRewardSpec({"s": source}, secrets={"OWN": "mix", "FROM_MIX": "mix", "ALSO_UNASKED": "mix"})
-    environment = play(factories(spec)["s"])
+    with pytest.warns(UserWarning, match=r"the mix's secrets \['ALSO_UNASKED'\] go to no source"):
+        environment = play(factories(spec)["s"])
     said = json.loads(environment.tell())
     environment._close()
 

@@ -55,6 +55,18 @@ def check(
     Raises:
         ConfigError: An argument is wrong.
     """
+    given: object = spec
+
+    if not isinstance(given, MultiOpenRewardSpec):
+        raise ConfigError(f"check() looks at a mix, and got a {type(given).__name__}. Pass a MultiOpenRewardSpec.")
+    if training is not None and not isinstance(training, Mapping):
+        raise ConfigError(f"training is a {type(training).__name__}. Pass a mapping of GRPOConfig fields.")
+    if tokenizer is not None and not hasattr(tokenizer, "apply_chat_template"):
+        raise ConfigError(
+            f"tokenizer is a {type(tokenizer).__name__}, which has no apply_chat_template. Pass a tokenizer or "
+            f"processor of transformers, as AutoTokenizer.from_pretrained(...) loads it."
+        )
+
     seconds: object = timeout_s
 
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < math.inf:

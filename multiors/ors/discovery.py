@@ -24,7 +24,7 @@ from multiors.errors import SessionError, SourceError
 from multiors.ors.sessions.runtime import Runtime
 from multiors.ors.sessions.session import sdk_environment
 from multiors.ors.target import Endpoint
-from multiors.ors.text import one_line, redact
+from multiors.ors.text import explain, one_line, redact
 
 __all__ = [
     "MAX_CONCURRENT_REQUESTS",
@@ -108,7 +108,7 @@ def translate_errors(
     except aiohttp.ClientResponseError as error:
         raise SourceError(f"{at} answered HTTP {error.status}: {show(str(error.message))}.") from None
     except (aiohttp.ClientError, OpenRewardError, OSError, SessionError, _RemoteSSEError) as error:
-        told = show(str(error)).rstrip(".")
+        told = show(explain(error)).rstrip(".")
         raise ServerAway(f"{at} cannot be used: {told}. Check the address and that it is up.") from None
     except (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise SourceError(f"{at} does not speak ORS: {type(error).__name__}: {show(str(error))}.") from None

@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
+import aiohttp
+
 from multiors.ors.tools.wording import clip
 from multiors.ors.tools.wording import one_line as fold
 from multiors.redaction import REDACTED, Redactor
 
-__all__ = ["one_line", "redact"]
+__all__ = ["explain", "one_line", "redact"]
 
 _LIMIT = 500
 # Encoded headers, keys and session ids that a server echoes; no sentence has words like these.
@@ -30,3 +32,17 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 @lru_cache(maxsize=64)
 def _find_redactor(secrets: frozenset[str]) -> Redactor:
     return Redactor(secrets)
+
+
+def explain(error: BaseException) -> str:
+    """What went wrong, in a sentence: the last of several attempts stands for all."""
+    attempts = getattr(error, "errors", None)
+
+    if isinstance(attempts, list) and attempts and isinstance(attempts[-1], BaseException):
+        return f"{explain(attempts[-1])} (after {len(attempts)} attempts)"
+
+    if isinstance(error, aiohttp.ClientConnectorError):
+        reason = error.os_error.strerror if isinstance(error.os_error.strerror, str) else str(error.os_error)
+        return f"cannot connect to {error.host}:{error.port} ({reason.partition(' [')[0]})"
+
+    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -1,11 +1,12 @@
-"""The quickstart's three environments: real ORS environments, small enough for a policy of 0.1 million parameters.
+"""The quickstart's four environments: real ORS environments, small enough for a policy of 0.1 million parameters.
 
 They differ in what a mixture has to get right: the number of turns, the scale of the reward, the types of the tools'
-parameters, and whether a judgement exists at all.
+parameters, what is judged, and whether a judgement exists at all.
 
     recycling     one call            0 or 1        always scored
     teahouse      look up, then act   0 to 1        always scored, part marks
     observatory   one call            0 to 10       on overcast nights no one can judge: reward None
+    museum        look up, then say   0, 0.5 or 1   the last message is judged, by a tool that the policy never sees
 
 Each module-level table is the whole truth of its environment. This module knows nothing of the policy, the trainer or
 multiors; it needs only the `openreward` SDK, and is imported by the server processes.
@@ -15,24 +16,20 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from openreward.environments import Environment, TextBlock, ToolOutput, tool
+from openreward.environments import Environment, TextBlock, ToolOutput, terminal, tool
 from pydantic import BaseModel, Field
 
-__all__ = ["ENVIRONMENTS", "Observatory", "Recycling", "Teahouse"]
+__all__ = ["ENVIRONMENTS", "Museum", "Observatory", "Recycling", "Teahouse"]
 
 BIN_BY_ITEM = {
     "newspaper": "paper",
     "envelope": "paper",
-    "notebook": "paper",
     "bottle": "glass",
     "jar": "glass",
-    "vase": "glass",
     "can": "metal",
     "foil": "metal",
-    "nail": "metal",
     "apple": "compost",
     "leaf": "compost",
-    "teabag": "compost",
 }
 
 CELSIUS_BY_TEA = {"gyokuro": 60, "sencha": 70, "white": 80, "oolong": 90}
@@ -46,6 +43,10 @@ PLATE_BY_TARGET = {
 }
 NIGHTS = (1, 2, 3, 4, 5)
 OVERCAST_NIGHTS = (5,)
+
+# Esperanto, whose adjectives stand before their nouns.
+ENGLISH_BY_ADJECTIVE = {"granda": "big", "nova": "new", "verda": "green"}
+ENGLISH_BY_NOUN = {"kato": "cat", "domo": "house", "libro": "book"}
 
 
 def _say(text: str, *, reward: float | None = None, finished: bool = False) -> ToolOutput:
@@ -161,5 +162,42 @@ class Observatory(_TableEnvironment):
         return _say(f"{points:.0f} points.", reward=points, finished=True)
 
 
-ENVIRONMENTS: dict[str, type[Environment]] = {cls.__name__.lower(): cls for cls in (Recycling, Teahouse, Observatory)}
+class Explanation(BaseModel):
+    text: str = Field(description="What each word of the label means.")
+
+
+class Museum(_TableEnvironment):
+    """Read a label in Esperanto and say what it means: half for each of its two words, nothing for other than two.
+
+    For `verda domo` the best answer is `verda means green, domo means house`.
+
+    What the policy says last is its answer. It calls no tool to hand it in: `grade` is not among those that it sees.
+    """
+
+    tasks: ClassVar[list[dict[str, Any]]] = [
+        {"label": f"{adjective} {noun}"} for adjective in ENGLISH_BY_ADJECTIVE for noun in ENGLISH_BY_NOUN
+    ]
+
+    def get_prompt(self) -> list[TextBlock]:
+        return [TextBlock(text="Explain the label.")]
+
+    @tool
+    async def read_label(self) -> ToolOutput:
+        """Read what the label says."""
+        return _say(str(self.task_spec["label"]))
+
+    @terminal
+    @tool
+    async def grade(self, explanation: Explanation) -> ToolOutput:
+        """Compare an explanation with the label."""
+        adjective, noun = str(self.task_spec["label"]).split()
+        expected = [f"{adjective} means {ENGLISH_BY_ADJECTIVE[adjective]}", f"{noun} means {ENGLISH_BY_NOUN[noun]}"]
+        parts = explanation.text.strip().split(", ")
+        num_right = sum(part == right for part, right in zip(parts, expected, strict=False))
+        return _say("Thank you.", reward=num_right / 2 if len(parts) == 2 else 0.0, finished=True)
+
+
+ENVIRONMENTS: dict[str, type[Environment]] = {
+    cls.__name__.lower(): cls for cls in (Recycling, Teahouse, Observatory, Museum)
+}
 """Every environment by the name it has on its server."""

@@ -17,7 +17,7 @@ from trl.chat_template_utils import parse_response
 from multiors import SessionError
 from multiors.quickstart.policy import Policy
 from multiors.quickstart.report import Measurement, summarize
-from multiors.quickstart.warmstart import tools_of
+from multiors.quickstart.warmstart import Score, tools_of
 
 __all__ = ["measure_policy"]
 
@@ -35,8 +35,13 @@ class _Conversation:
     ids: list[int]
     """Prompt, and everything since, as the policy sees it."""
 
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    """Tool calls of the latest turn."""
+    message: dict[str, Any] = field(default_factory=dict)
+    """What the policy wrote in the latest turn."""
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """Tool calls of the latest turn."""
+        return [call["function"] for call in self.message.get("tool_calls") or []]
 
 
 def measure_policy(
@@ -44,7 +49,7 @@ def measure_policy(
     factories: Mapping[str, Callable[[], Any]],
     *,
     tasks: Sequence[tuple[str, int]],
-    reward: Callable[[Any], float | None],
+    score: Score,
     seed: int,
     on_episode: Callable[[], None] = lambda: None,
 ) -> dict[str, Measurement]:
@@ -52,7 +57,6 @@ def measure_policy(
 
     Args:
         factories: A factory of environments by name.
-        reward: What a finished episode was worth, from its environment. None: unscored.
         on_episode: Called after each episode.
     """
     rewards: dict[str, list[float | None]] = {name: [] for name in factories}
@@ -70,8 +74,12 @@ def measure_policy(
                     for (_, environment), (_, task_index) in zip(borrowed, batch, strict=True)
                 ]
                 _converse(policy, conversations)
-                for name, environment in borrowed:
-                    rewards[name].append(reward(environment))
+                scored = score(
+                    [environment for _, environment in borrowed],
+                    [[conversation.message] for conversation in conversations],
+                )
+                for (name, environment), reward in zip(borrowed, scored, strict=True):
+                    rewards[name].append(reward)
                     environment._close()
                     pool[name].append(environment)
                     on_episode()
@@ -94,7 +102,9 @@ def _converse(policy: Policy, batch: Sequence[_Conversation]) -> None:
     active = list(batch)
     for turn in range(_MAX_TURNS):
         for conversation, written in zip(active, _generate(policy, active), strict=True):
-            conversation.calls = _read_calls(policy.tokenizer, conversation, written)
+            conversation.message = parse_response(
+                policy.tokenizer, written, prefix=conversation.ids, tools=list(conversation.tools)
+            )
             conversation.ids += written
         active = [conversation for conversation in active if conversation.calls]
         if not active or turn == _MAX_TURNS - 1:
@@ -122,13 +132,6 @@ def _generate(policy: Policy, batch: Sequence[_Conversation]) -> list[list[int]]
     rows = output[:, width:].tolist()
     end = tokenizer.eos_token_id
     return [row[: row.index(end) + 1] if end in row else row for row in rows]
-
-
-def _read_calls(
-    tokenizer: PreTrainedTokenizerFast, conversation: _Conversation, written: list[int]
-) -> list[dict[str, Any]]:
-    message = parse_response(tokenizer, written, prefix=conversation.ids, tools=list(conversation.tools))
-    return [call["function"] for call in message.get("tool_calls") or []]
 
 
 def _answer(tokenizer: PreTrainedTokenizerFast, conversation: _Conversation) -> list[int]:

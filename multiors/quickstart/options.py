@@ -19,7 +19,7 @@ class Effort:
     scripted_episodes: int = 100
     """Scripted episodes per environment."""
 
-    warm_start_steps: int = 200
+    warm_start_steps: int = 300
     """Optimizer steps on them."""
 
     episodes_per_task: int = 6

@@ -54,6 +54,9 @@ class EnvironmentResult:
     """Highest reward there is."""
 
     num_tasks: int
+    judges_last_message: bool
+    """Whether the environment judges what the policy says last, rather than its calls."""
+
     before: Measurement
     after: Measurement
     first_third: Measurement
@@ -118,7 +121,7 @@ class RolloutJournal:
 
 
 def format_table(results: Mapping[str, EnvironmentResult]) -> str:
-    """The results as a table of plain text, one line per environment."""
+    """The results as a table of plain text, one line per environment, and under it who judges the last message."""
     header = (
         "environment", "best", "before", "after", "first third", "last third", "scored", "planned", "realised",
     )  # fmt: skip
@@ -144,7 +147,12 @@ def format_table(results: Mapping[str, EnvironmentResult]) -> str:
         )
         for row in (header, tuple("-" * width for width in widths), *rows)
     ]
-    return "\n".join(line.rstrip() for line in lines)
+    remarks = [
+        f"{name} judges the policy's last message, with a tool that the policy never sees."
+        for name, result in results.items()
+        if result.judges_last_message
+    ]
+    return "\n".join([*(line.rstrip() for line in lines), *([""] if remarks else []), *remarks])
 
 
 def _show(value: float | None, form: str) -> str:

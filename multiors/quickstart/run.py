@@ -80,7 +80,7 @@ def _run(
     journal = RolloutJournal(output_dir / "rollouts.jsonl")
     with contextlib.ExitStack() as stack:
         stack.enter_context(_quiet())
-        with talk.phase("servers", "Started two server processes for three environments"):
+        with talk.phase("servers", "Started two server processes for four environments"):
             urls = stack.enter_context(run_servers(SERVER_GROUPS, output_dir))
         spec = stack.enter_context(make_mix(urls, seed=options.seed, journal=journal))
         result = run(

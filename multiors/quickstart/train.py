@@ -1,4 +1,4 @@
-"""The quickstart's run: warm start, measurement, GRPO on three environments at once, measurement.
+"""The quickstart's run: warm start, measurement, GRPO on four environments at once, measurement.
 
 This is the part to read as an example: `make_mix` and `train` use the library as any script would. The policy and the
 numbers below are chosen so that everything fits into a few minutes on two cores.
@@ -22,15 +22,18 @@ from multiors.quickstart.options import Effort
 from multiors.quickstart.policy import Policy, build_model, build_tokenizer
 from multiors.quickstart.report import EnvironmentResult, Measurement, RolloutJournal, summarize
 from multiors.quickstart.talk import Talk
-from multiors.quickstart.warmstart import Episode, fit, play, tools_of
+from multiors.quickstart.warmstart import Episode, Score, fit, play, tools_of
 
-__all__ = ["BEST_REWARD", "SERVER_GROUPS", "RunResult", "make_mix", "run", "train"]
+__all__ = ["BEST_REWARD", "JUDGES_LAST_MESSAGE", "SERVER_GROUPS", "RunResult", "make_mix", "run", "train"]
 
-SERVER_GROUPS = (("recycling", "teahouse"), ("observatory",))
+SERVER_GROUPS = (("recycling", "teahouse"), ("observatory", "museum"))
 """Which environments share a server process."""
 
-BEST_REWARD = {"recycling": 1.0, "teahouse": 1.0, "observatory": 10.0}
+BEST_REWARD = {"recycling": 1.0, "teahouse": 1.0, "observatory": 10.0, "museum": 1.0}
 """The highest reward of each environment."""
+
+JUDGES_LAST_MESSAGE = frozenset({"museum"})
+"""The environments that judge what the policy says last, rather than its calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +48,16 @@ class RunResult:
 
 
 def make_mix(url_by_environment: Mapping[str, str], *, seed: int, journal: RolloutJournal) -> MultiOpenRewardSpec:
-    """The three environments as one mix.
+    """The four environments as one mix.
 
-    The weights say how much of the rollouts each gets: recycling has the most to learn. Giving up is a failure, so it
-    is scored as one. Where each finished episode is judged, `unscored` does that. At the observatory `unfinished` does,
-    because an episode that was finished under clouds has no reward through no fault of the policy, and stays unscored.
+    The weights say how much of the rollouts each gets; some have more to learn than others. Giving up is a failure, so
+    it is scored as one. Where each finished episode is judged, `unscored` does that. At the observatory `unfinished`
+    does, because an episode that was finished under clouds has no reward through no fault of the policy, and stays
+    unscored.
     """
-    give_up = {name: SourceReward(unscored=0.0) for name in ("recycling", "teahouse")}
+    give_up = {name: SourceReward(unscored=0.0) for name in ("recycling", "teahouse", "museum")}
     rewards = {**give_up, "observatory": SourceReward(unfinished=0.0)}
-    weights = {"recycling": 4.0, "teahouse": 2.0, "observatory": 3.0}
+    weights = {"recycling": 0.25, "teahouse": 0.2, "observatory": 0.28, "museum": 0.27}
     sources = {
         name: ORSSource(url, env_name=name, weight=weights[name], reward=rewards[name])
         for name, url in url_by_environment.items()
@@ -130,7 +134,8 @@ def run(
     talk.say(f"\n{plan}\n")
     num_tasks = {source.name: source.num_tasks for source in plan.sources}
     environments = {name: factory() for name, factory in factories.items()}
-    episodes = _play_scripts(environments, num_tasks, num_episodes=effort.scripted_episodes, rng=rng, talk=talk)
+    score = _make_score(spec)
+    episodes = _play_scripts(environments, num_tasks, score, num_episodes=effort.scripted_episodes, rng=rng, talk=talk)
     tools = {name: tools_of(environment) for name, environment in environments.items()}
     policy = _warm_up(episodes, tools, seed=seed, steps=effort.warm_start_steps, talk=talk)
     tasks = [(name, i) for name, num in num_tasks.items() for i in range(num) for _ in range(effort.episodes_per_task)]
@@ -143,6 +148,7 @@ def run(
             source.name: EnvironmentResult(
                 best=BEST_REWARD[source.name],
                 num_tasks=source.num_tasks,
+                judges_last_message=source.name in JUDGES_LAST_MESSAGE,
                 before=before[source.name],
                 after=after[source.name],
                 first_third=journal.measure(source.name, end_step=steps / 3),
@@ -165,15 +171,28 @@ def _factories(spec: MultiOpenRewardSpec) -> Mapping[str, Callable[[], Any]]:
     return factories
 
 
+def _make_score(spec: MultiOpenRewardSpec) -> Score:
+    """Scores episodes outside training as the trainer's are: by the columns, which are told what the policy said."""
+    columns = spec.reward_funcs
+    return lambda environments, completions: columns(environments=environments, completions=completions)
+
+
 def _play_scripts(
-    environments: Mapping[str, Any], num_tasks: Mapping[str, int], *, num_episodes: int, rng: random.Random, talk: Talk
+    environments: Mapping[str, Any],
+    num_tasks: Mapping[str, int],
+    score: Score,
+    *,
+    num_episodes: int,
+    rng: random.Random,
+    talk: Talk,
 ) -> list[Episode]:
     episodes = []
     total = num_episodes * len(environments)
-    with talk.phase("scripts", f"Played {total} scripted episodes, right two times in five", total=total) as advance:
+    text = f"Played {total} scripted episodes, right about two times in five"
+    with talk.phase("scripts", text, total=total) as advance:
         for name, environment in environments.items():
             for i in range(num_episodes):
-                episodes.append(play(name, environment, task_index=i % num_tasks[name], rng=rng))
+                episodes.append(play(name, environment, task_index=i % num_tasks[name], rng=rng, score=score))
                 advance()
             environment._close()
     return episodes
@@ -199,13 +218,12 @@ def _warm_up(
 def _measure(
     policy: Policy, spec: MultiOpenRewardSpec, tasks: Sequence[tuple[str, int]], *, when: str, seed: int, talk: Talk
 ) -> dict[str, Measurement]:
-    columns = spec.reward_funcs
     with talk.phase(when, f"Measured {len(tasks)} episodes {when} GRPO", total=len(tasks)) as advance:
         return measure_policy(
             policy,
             _factories(spec),
             tasks=tasks,
-            reward=lambda environment: columns(environments=[environment])[0],
+            score=_make_score(spec),
             seed=seed,
             on_episode=advance,
         )

@@ -1,8 +1,8 @@
 """The warm start: scripted episodes against the real servers, and supervised training on what the scripts wrote.
 
 A policy of random weights never writes a tool call, so reinforcement learning would have nothing to choose from. The
-scripts teach it the form. They also leak some of the answers: a script knows the right one in one call of five, and
-otherwise draws uniformly from the valid ones, which with four of them makes it right in two calls of five. Without that
+scripts teach it the form. They also leak some of the answers: a script knows the right one in one case of five, and
+otherwise draws uniformly from the valid ones, which with four of them makes it right in two cases of five. Without that
 hint a policy of this size learns from the rewards alone what it can, but takes several times as long and often less.
 
 Loss is taken on the assistant's tokens only, as TRL's training template marks them.
@@ -20,13 +20,22 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast
 from trl import get_training_chat_template
 
-from multiors.quickstart.environments import BIN_BY_ITEM, CELSIUS_BY_TEA, PLATE_BY_TARGET
+from multiors.quickstart.environments import (
+    BIN_BY_ITEM,
+    CELSIUS_BY_TEA,
+    ENGLISH_BY_ADJECTIVE,
+    ENGLISH_BY_NOUN,
+    PLATE_BY_TARGET,
+)
 from multiors.quickstart.policy import Policy
 
-__all__ = ["SCRIPTS", "Episode", "encode_episode", "fit", "play", "tools_of"]
+__all__ = ["SCRIPTS", "Episode", "Score", "encode_episode", "fit", "play", "tools_of"]
 
 Call = tuple[str, dict[str, Any]]
-Script = Callable[[str, random.Random], Generator[Call, str, None]]
+Script = Callable[[str, random.Random], Generator[Call, str, str]]
+Score = Callable[[Sequence[Any], Sequence[Sequence[dict[str, Any]]]], Sequence[float | None]]
+"""The rewards of played episodes, given the environment of each and what was said in it, of which the end is judged."""
+
 T = TypeVar("T")
 
 _KNOWS = 0.2  # how often a script knows the right answer; otherwise it draws
@@ -42,25 +51,27 @@ class Episode:
     environment: str
     messages: tuple[dict[str, Any], ...]
     reward: float | None
-    """Last reward of the environment. None: unscored."""
+    """None: unscored."""
 
 
 def _answer(rng: random.Random, right: T, options: Sequence[T]) -> T:
     return right if rng.random() < _KNOWS else rng.choice(options)
 
 
-def _recycling(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
+def _recycling(prompt: str, rng: random.Random) -> Generator[Call, str, str]:
     item = prompt.removeprefix("Sort this: ").removesuffix(".")
     yield "drop", {"item": item, "bin": _answer(rng, BIN_BY_ITEM[item], sorted(set(BIN_BY_ITEM.values())))}
+    return _GOODBYE
 
 
-def _teahouse(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
+def _teahouse(prompt: str, rng: random.Random) -> Generator[Call, str, str]:
     order = yield "take_order", {"guest": prompt.split()[0]}
     tea = order.split()[2]
     yield "brew", {"tea": tea, "celsius": _answer(rng, CELSIUS_BY_TEA[tea], list(CELSIUS_BY_TEA.values()))}
+    return _GOODBYE
 
 
-def _observatory(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
+def _observatory(prompt: str, rng: random.Random) -> Generator[Call, str, str]:
     target = prompt.split()[1]
     directions, minutes = zip(*PLATE_BY_TARGET.values(), strict=True)
     direction, exposure = PLATE_BY_TARGET[target]
@@ -72,10 +83,23 @@ def _observatory(prompt: str, rng: random.Random) -> Generator[Call, str, None]:
             "minutes": _answer(rng, exposure, minutes),
         },
     )
+    return _GOODBYE
 
 
-SCRIPTS: dict[str, Script] = {"recycling": _recycling, "teahouse": _teahouse, "observatory": _observatory}
-"""A scripted player by environment. It is given the prompt, yields calls and is sent each call's result."""
+def _museum(prompt: str, rng: random.Random) -> Generator[Call, str, str]:
+    label = yield "read_label", {}
+    words = zip(label.split(), (ENGLISH_BY_ADJECTIVE, ENGLISH_BY_NOUN), strict=True)
+    return ", ".join(f"{word} means {_answer(rng, english[word], list(english.values()))}" for word, english in words)
+
+
+SCRIPTS: dict[str, Script] = {
+    "recycling": _recycling,
+    "teahouse": _teahouse,
+    "observatory": _observatory,
+    "museum": _museum,
+}
+"""A scripted player by environment. It is given the prompt, yields calls, is sent each call's result, and returns what
+it says last."""
 
 
 def tools_of(environment: Any) -> list[Callable[..., Any]]:
@@ -84,8 +108,8 @@ def tools_of(environment: Any) -> list[Callable[..., Any]]:
     return [getattr(environment, name) for name in sorted(methods) if name[0] != "_" and name not in _RESERVED]
 
 
-def play(name: str, environment: Any, *, task_index: int, rng: random.Random) -> Episode:
-    """Let the script of environment `name` play one task, on the server behind `environment`."""
+def play(name: str, environment: Any, *, task_index: int, rng: random.Random, score: Score) -> Episode:
+    """Let the script of environment `name` play one task, on the server behind `environment`, and score it."""
     prompt = environment.reset(task_index=task_index)
     messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
     script = SCRIPTS[name](prompt, rng)
@@ -99,9 +123,9 @@ def play(name: str, environment: Any, *, task_index: int, rng: random.Random) ->
             output = getattr(environment, tool)(**arguments)
             messages.append({"role": "tool", "name": tool, "content": output})
             tool, arguments = script.send(output)
-    except StopIteration:
-        messages.append({"role": "assistant", "content": _GOODBYE})
-    return Episode(name, tuple(messages), environment.reward)
+    except StopIteration as stop:
+        messages.append({"role": "assistant", "content": stop.value})
+    return Episode(name, tuple(messages), score([environment], [messages[1:]])[0])
 
 
 def fit(

@@ -59,8 +59,8 @@ class RewardPart:
 class GroupScore:
     """What the environment says a rollout is worth beside the others of its group (ORS's `score_group`), as a part.
 
-    One call per group. A rollout in which the environment failed is not compared; if the comparison fails, its rollouts
-    have no such score.
+    One call per group. A rollout in which the environment failed is not compared. One that was not compared, or whose
+    comparison failed, is unscored: its tools' rewards alone would make it look worse than the others of its group.
 
     Example:
         >>> SourceReward(parts=(GroupScore(weight=0.5),)).parts[0].name
@@ -68,7 +68,7 @@ class GroupScore:
     """
 
     weight: float = 1.0
-    """Scores are multiplied by this before they are added up. 0: computed and recorded only."""
+    """Scores are multiplied by this before they are added up. 0: computed and recorded only, and needed by nothing."""
 
     name: str = "group_score"
     """For logs and records."""
@@ -160,6 +160,11 @@ class SourceReward:
     def compares_groups(self) -> bool:
         """Whether the environment is asked to compare the rollouts of each group."""
         return any(isinstance(part, GroupScore) for part in self.parts)
+
+    @property
+    def needs_comparison(self) -> bool:
+        """Whether a rollout without a score beside the others of its group is unscored."""
+        return any(isinstance(part, GroupScore) and part.weight != 0 for part in self.parts)
 
 
 def as_source_reward(value: object) -> SourceReward:

@@ -103,16 +103,16 @@ def summarize_source(records: Sequence[RolloutRecord]) -> SourceSummary:
         for record in records
         if record.error is not None
     ]
+    # Without a session no tool is called, whatever the policy tried.
+    calls = [step for record in records for step in record.steps if step.failure is not UnscoredReason.UNREACHABLE]
     return SourceSummary(
         num_rollouts=len(records),
         num_scored=len(rewards),
         num_finished=sum(record.finished for record in records),
         total_reward=fsum(rewards),
         unscored_by_reason={reason: sum(record.reason is reason for record in records) for reason in UnscoredReason},
-        num_tool_calls=sum(len(record.steps) for record in records),
-        failed_calls_by_tool=dict(
-            Counter(step.tool for record in records for step in record.steps if step.failure is not None)
-        ),
+        num_tool_calls=len(calls),
+        failed_calls_by_tool=dict(Counter(call.tool for call in calls if call.failure is not None)),
         first_error=min(errors, default=None),
     )
 

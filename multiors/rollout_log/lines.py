@@ -16,7 +16,7 @@ from typing import Any
 from multiors.records import RolloutRecord, StepRecord, UnscoredReason
 from multiors.redaction import Redactor
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "parse", "parse_header", "render", "render_header"]
+__all__ = ["FORMAT", "FORMAT_VERSION", "is_clipped", "parse", "parse_header", "render", "render_header"]
 
 FORMAT = "multiors rollouts"
 FORMAT_VERSION = 1
@@ -70,6 +70,11 @@ def parse(line: bytes | str) -> RolloutRecord:
         return RolloutRecord(**known)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"this is no rollout record: {type(error).__name__}: {error}") from error
+
+
+def is_clipped(line: bytes) -> bool:
+    """Whether a part of the record was left out because it was too large."""
+    return b'"clipped"' in line and json.loads(line).get("clipped") is True
 
 
 def parse_header(line: bytes | str) -> Mapping[str, Any]:

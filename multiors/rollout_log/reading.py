@@ -14,7 +14,7 @@ from pathlib import Path
 from multiors.errors import ConfigError
 from multiors.records import RolloutRecord
 from multiors.rollout_log.files import find_files
-from multiors.rollout_log.lines import parse, parse_header
+from multiors.rollout_log.lines import is_clipped, parse, parse_header
 
 __all__ = ["read_rollouts"]
 
@@ -52,6 +52,8 @@ def _read_files(files: Sequence[Path]) -> Iterator[RolloutRecord]:
 
 
 def _read_file(path: Path) -> Iterator[RolloutRecord]:
+    num_clipped = 0
+
     # Lines end with \n alone: texts may hold other characters that Python takes for a line's end.
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -61,12 +63,23 @@ def _read_file(path: Path) -> Iterator[RolloutRecord]:
                     f"killed, or is still writing.",
                     stacklevel=2,
                 )
-                return
+                break
 
             try:
                 if number == 1:
                     parse_header(line)
-                else:
-                    yield parse(line)
+                    continue
+
+                record = parse(line)
             except ValueError as error:
                 raise ConfigError(f"rollout log {str(path)!r}: line {number}: {error}.") from error
+
+            num_clipped += is_clipped(line)
+            yield record
+
+    if num_clipped:
+        warnings.warn(
+            f"rollout log {str(path)!r}: {num_clipped} of its records were too large and lack a part of their texts, "
+            f"steps or messages.",
+            stacklevel=2,
+        )

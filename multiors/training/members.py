@@ -47,6 +47,24 @@ def name_sources(sources: object, *, cap: Cap, secrets: Secrets | None) -> dict[
     }
 
 
+def check_shared_secrets(sources: Mapping[str, ORSSource | SlotSource], secrets: Secrets | None) -> None:
+    """Warn of secrets of the mix that go to no source, perhaps for a typing error."""
+    asked = {
+        name
+        for source in sources.values()
+        if isinstance(source, ORSSource)
+        for name in source.blueprint.options.secrets or ()
+    }
+    unasked = [name for name in secrets or () if name not in asked]
+
+    if unasked:
+        warnings.warn(
+            f"the mix's secrets {unasked} go to no source: none names them, and no environment is known to require "
+            f"them. Name them where they belong: ORSSource(..., secrets={{{unasked[0]!r}: None}}).",
+            stacklevel=4,
+        )
+
+
 def count_tasks(source: ORSSource | SlotSource) -> int:
     """How many tasks a source has."""
     return len(source.task_list.indices if isinstance(source, ORSSource) else source.task_indices)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from multiors.errors import RoutingError
 from multiors.ors.rollouts.comparison import Verdict
 from multiors.ors.rollouts.submission import submit_messages
-from multiors.records import Episode
+from multiors.records import Episode, UnscoredReason
 from multiors.rewards import Outcome, SourceReward, decide_outcome
 from multiors.training.groups import compare_groups
 
@@ -78,16 +78,20 @@ class EpisodeReader:
         ]
         verdicts: Sequence[Verdict | None] = [None] * len(environments)
 
+        failures = [_find_failure(environment._episode()) for environment in environments]
+
         if reward.compares_groups:
-            can_compare = [outcome.reason is None or not outcome.reason.is_infrastructure for outcome in outcomes]
-            verdicts = compare_groups(environments, can_compare, arguments, source=self.source)
+            verdicts = compare_groups(environments, [each is None for each in failures], arguments, source=self.source)
 
         for row, (environment, verdict) in enumerate(zip(environments, verdicts, strict=True)):
             if isinstance(verdict, tuple):
                 environment._note_comparison(*verdict)
-                outcomes[row] = _decide(environment, reward, truncated[row])
             if environment._refusal is not None:
                 raise environment._refusal
+            if reward.needs_comparison and not isinstance(verdict, float):
+                # Without its score beside the others, a rollout would be worth less through no fault of the policy.
+                reason = verdict[0] if isinstance(verdict, tuple) else failures[row] or UnscoredReason.SESSION_LOST
+                outcomes[row] = Outcome(None, reason)
 
         return [
             Reading(environment._episode(), outcome, verdict if isinstance(verdict, float) else None)
@@ -108,6 +112,15 @@ class EpisodeReader:
 
     def release(self, environment: Any) -> None:
         environment._release()
+
+
+def _find_failure(episode: Episode) -> UnscoredReason | None:
+    """How the environment failed in a rollout, whatever was scored before. None: it did not."""
+    if not episode.opened:
+        return UnscoredReason.UNREACHABLE
+
+    failures = [step.failure for step in episode.steps if step.failure is not None and step.failure.is_infrastructure]
+    return failures[0] if failures else None
 
 
 def _decide(environment: Any, reward: SourceReward, is_truncated: bool) -> Outcome:

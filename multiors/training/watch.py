@@ -207,9 +207,8 @@ class RunWatch:
             ],
         )
         shares = planner.plan(batch).shares
-        left_out = planner.breakers.left_out
         return {f"env/{name}/planned_share": [share] for name, share in zip(self._names, shares, strict=True)} | {
-            f"env/{name}/left_out": [float(index in left_out)] for index, name in enumerate(self._names)
+            f"env/{name}/left_out": [float(share == 0)] for name, share in zip(self._names, shares, strict=True)
         }
 
 

@@ -76,6 +76,7 @@ class Judged(SmallEnvironment):
         "train": [{"judge": "well", "n": n} for n in range(4)],
         "raises": [{"judge": "raises", "n": n} for n in range(4)],
         "too_few": [{"judge": "too_few", "n": n} for n in range(2)],
+        "one_nan": [{"judge": "one_nan", "n": n} for n in range(2)],
     }
     num_comparisons: ClassVar[int] = 0
 
@@ -98,6 +99,8 @@ class Judged(SmallEnvironment):
         if self.task_spec["judge"] == "raises":
             raise RuntimeError("the judge is asleep")
         scores = [float(len(_last_words(candidate))) for candidate in candidates]
+        if self.task_spec["judge"] == "one_nan":
+            scores[-1] = float("nan")
         return scores[:-1] if self.task_spec["judge"] == "too_few" else scores
 
 

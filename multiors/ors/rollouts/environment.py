@@ -34,7 +34,7 @@ from multiors.ors.rollouts.showing import Shown, show_prompt, shows_images
 from multiors.ors.sessions.calls import CallFailed
 from multiors.ors.sessions.runtime import Runtime, get_runtime
 from multiors.ors.sessions.session import OpenSession
-from multiors.ors.text import one_line
+from multiors.ors.text import explain, one_line
 from multiors.ors.tools import BoundTool, bind_arguments
 from multiors.records import Episode, StepRecord, UnscoredReason
 
@@ -120,8 +120,7 @@ class RolloutEnvironment:
             session = opening.wait()
         except OPEN_ERRORS as error:
             within = f" within {self._blueprint.options.timeouts.open_s:g} s" if isinstance(error, TimeoutError) else ""
-            detail = f"the session did not open{within}: {type(error).__name__}: {error}"
-            self._fail(UnscoredReason.UNREACHABLE, detail.rstrip(": "))
+            self._fail(UnscoredReason.UNREACHABLE, f"the session did not open{within}: {explain(error)}")
             return self._stand_in(opening.stand_in_prompt, prompt)
 
         self._lease.hold(session)
@@ -310,9 +309,8 @@ class RolloutEnvironment:
         return start_comparison(session, candidates)
 
     def _note_comparison(self, reason: UnscoredReason, detail: str) -> None:
-        """Note that the comparison of its group failed; what tools scored stands."""
+        """Note that the rollout could not be compared with the others of its group."""
         self._fail(reason, detail, ends=False)
-        self._steps.append(StepRecord(tool="score_group", output=self._hide(detail), failure=reason))
 
     def _find_tool(self, name: str) -> BoundTool | None:
         """The tool behind a method of this environment. None: there is no such method."""

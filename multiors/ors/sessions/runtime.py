@@ -41,8 +41,9 @@ T = TypeVar("T")
 _CONNECT_TIMEOUT_S = 10.0
 # A server answers any request within its 25 s "still starting" window (openreward 0.1.167, environments/server.py).
 _READ_TIMEOUT_S = 60.0
-# uvicorn drops a connection that was idle for 5 s; a call sent on it just then would have no known outcome.
-_IDLE_TIMEOUT_S = 4.0
+# uvicorn drops a connection that was idle for 5 s; a call sent on it just then would have no known outcome. The rest is
+# for a loop that reads an answer late, because the policy holds the interpreter.
+_IDLE_TIMEOUT_S = 2.0
 _EXIT_TIMEOUT_S = 15.0
 _EXIT_TIMEOUT_PER_SESSION_S = 0.01
 

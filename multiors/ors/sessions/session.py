@@ -7,6 +7,7 @@ when a session is kept alive.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -244,7 +245,8 @@ class _Session(AsyncSession):
     async def get(self, suffix: str) -> Any:
         """What the environment answers to a request of this session."""
         return await self._run_or_die(
-            request_retryable(
+            _watch(
+                request_retryable,
                 self.client,
                 "GET",
                 self._env_path(suffix),
@@ -284,7 +286,9 @@ class _Session(AsyncSession):
 
         try:
             self._ensure_alive()
-            result: T = await self._run_or_die(run(self.client, self._env_path(suffix), headers=headers, **arguments))
+            result: T = await self._run_or_die(
+                _watch(run, self.client, self._env_path(suffix), headers=headers, **arguments)
+            )
         except SessionTerminatedError as error:
             raise CallFailed(UnscoredReason.SESSION_LOST, error.reason) from error
 
@@ -373,6 +377,21 @@ class _Session(AsyncSession):
         except Exception as error:
             self.close_error = error
             raise
+
+
+async def _watch(function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **arguments: Any) -> T:
+    """Run what the SDK makes a task of, whose error nobody reads if whoever waits for it is cancelled just then."""
+    task = asyncio.current_task()
+
+    if task is not None:
+        task.add_done_callback(_read_error)
+
+    return await function(*args, **arguments)
+
+
+def _read_error(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 async def _close(runtime: Runtime, session: _Session) -> None:
