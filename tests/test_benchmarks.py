@@ -189,6 +189,24 @@ def test_a_fact_survives_only_where_it_is_told() -> None:
     assert {"lost"} == of_none
 
 
+def test_curriculum_simulation_compares_strategies_with_their_goals(run_quickly: Any) -> None:
+    """Every strategy has its result in every world, each goal stands beside what was measured, planning has times."""
+    results = run_quickly("curriculum_simulation")["results"]
+    strategies, goals = results["strategies"], results["goals"]
+    worlds = [set(found) for found in strategies.values()]
+
+    assert {"uniform", "learning_progress", "uniform + ladder", "learning_progress + ladder"} <= set(strategies)
+    assert [{"clean", "with_impossible", "with_noise", "with_both"}] * len(worlds) == worlds
+    assert all({"goal", "mean", "is_met"} == set(each) for each in goals["learning_progress + ladder"].values())
+    assert {"goal", "loss", "of"} == set(goals["largest_loss_to_uniform"])
+    assert all(
+        _TIMES_MS <= set(parts[part])
+        for found in results["planning"].values()
+        for parts in found.values()
+        for part in ("curriculum", "whole")
+    )
+
+
 def test_import_time_names_what_was_loaded(run_quickly: Any) -> None:
     """The import and the help have times and modules beside a bare interpreter's, and nothing heavy is among them."""
     results = run_quickly("import_time")["results"]

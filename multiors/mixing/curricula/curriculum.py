@@ -1,0 +1,139 @@
+"""What a curriculum is: three pure methods that turn what was observed into the share of each source.
+
+A curriculum's object holds its settings only. What it has learned is one JSON-ready value per source, which lies in the
+checkpoint; so a run that is resumed with other sources keeps what belongs to those that are still there, and two
+processes that were told the same decide the same. Curricula can stand one behind the other: each gets the shares of the
+one before as its reference. This module knows no particular one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from multiors.errors import ConfigError
+from multiors.mixing.curricula.observing import RewardRange, SourceObservation
+
+__all__ = ["Chain", "Curriculum", "MixSource", "States", "chain"]
+
+States = Mapping[str, Any]
+"""One JSON-ready value per source, by name: numbers, texts, None, truth values, and lists and dicts of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixSource:
+    """What a curriculum may know of a source before anything was observed."""
+
+    name: str
+    num_tasks: int
+
+    reward_range: RewardRange | None = None
+    """The lowest and the highest reward of a rollout, as declared. None: not declared."""
+
+
+class Curriculum(ABC):
+    """Decides what share of the slots each source gets.
+
+    Nothing but the arguments may decide: no clock, no random numbers, no memory in the object.
+    """
+
+    @abstractmethod
+    def begin(self, sources: Sequence[MixSource]) -> States:
+        """The state of each source before anything was observed.
+
+        Raises:
+            ConfigError: The settings do not fit these sources.
+        """
+
+    @abstractmethod
+    def update(self, states: States, seen: Mapping[str, SourceObservation]) -> States:
+        """The states after one more batch. Called once for every batch, in order.
+
+        Args:
+            states: Those before, which are left as they are.
+            seen: The sources that the batch held. One that is missing was not drawn: nothing was learned of it.
+        """
+
+    @abstractmethod
+    def shares(
+        self, states: States, reference: Mapping[str, float], *, batch: int, num_batches: int | None
+    ) -> Mapping[str, float]:
+        """Each source's share of a batch.
+
+        Args:
+            states: What is known.
+            reference: The shares as they would be without this curriculum; they sum to 1. 0: the source is left out
+                of this batch, and gets 0 here, too.
+            batch: Number of the batch.
+            num_batches: Batches in the run. None: not known.
+
+        Returns:
+            Shares that sum to 1.
+        """
+
+    def measure(self, states: States) -> dict[str, dict[str, float]]:
+        """Numbers to be logged, by source and metric."""
+        return {}
+
+    def describe_changes(self, before: States, after: States) -> list[str]:
+        """Sentences on what an update changed that a person should hear of."""
+        return []
+
+
+@dataclass(frozen=True)
+class Chain(Curriculum):
+    """Curricula one behind the other, each with the shares of the one before as its reference."""
+
+    parts: tuple[Curriculum, ...]
+
+    def begin(self, sources: Sequence[MixSource]) -> States:
+        """A list for each source: its state in each part."""
+        return self._join([part.begin(sources) for part in self.parts])
+
+    def update(self, states: States, seen: Mapping[str, SourceObservation]) -> States:
+        """Every part is told the same."""
+        return self._join([part.update(own, seen) for part, own in self._split(states)])
+
+    def shares(
+        self, states: States, reference: Mapping[str, float], *, batch: int, num_batches: int | None
+    ) -> Mapping[str, float]:
+        """The shares of the last part."""
+        for part, own in self._split(states):
+            reference = part.shares(own, reference, batch=batch, num_batches=num_batches)
+        return reference
+
+    def measure(self, states: States) -> dict[str, dict[str, float]]:
+        """The metrics of all parts."""
+        found: dict[str, dict[str, float]] = {}
+        for part, own in self._split(states):
+            for name, values in part.measure(own).items():
+                found.setdefault(name, {}).update(values)
+        return found
+
+    def describe_changes(self, before: States, after: States) -> list[str]:
+        """The sentences of all parts."""
+        pairs = zip(self._split(before), self._split(after), strict=True)
+        return [sentence for (part, old), (_, new) in pairs for sentence in part.describe_changes(old, new)]
+
+    def _join(self, parts: Sequence[States]) -> dict[str, list[Any]]:
+        return {name: [states[name] for states in parts] for name in parts[0]}
+
+    def _split(self, states: States) -> list[tuple[Curriculum, States]]:
+        return [(part, {name: own[i] for name, own in states.items()}) for i, part in enumerate(self.parts)]
+
+
+def chain(curricula: Curriculum | Sequence[Curriculum]) -> Curriculum:
+    """One curriculum of one or several, in the order in which they act.
+
+    Raises:
+        ConfigError: There is none, or one of them is no curriculum.
+    """
+    parts = (curricula,) if isinstance(curricula, Curriculum) else tuple(curricula)
+    for part in parts:
+        if not isinstance(part, Curriculum):
+            raise ConfigError(f"curriculum={part!r} is no multiors Curriculum. Pass one, or several in a list.")
+    if not parts:
+        raise ConfigError("curriculum=[] holds none. Pass at least one, or None.")
+    return parts[0] if len(parts) == 1 else Chain(parts)

@@ -1,0 +1,135 @@
+"""A curriculum at work in one run: what it knows now, and the checks on what it answers.
+
+The one place that holds states, so that curricula need not. It is given observations batch by batch and in order, and
+asked for shares; `state()` goes into the checkpoint. A curriculum is often a user's, so what it answers is looked at
+here: that its shares sum to 1, and that its first states are JSON-ready.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from multiors.errors import ConfigError
+from multiors.mixing.curricula.curriculum import Chain, Curriculum, MixSource
+from multiors.mixing.curricula.observing import SourceObservation
+from multiors.mixing.curricula.settings import is_number
+
+__all__ = ["CurriculumRun"]
+
+_NOTHING = 1e-9  # A share below is none: the quota could not tell it from 0 in any run.
+_ROUNDING = 1e-6
+
+
+class CurriculumRun:
+    """The shares of one run.
+
+    Args:
+        curriculum: Decides them.
+        sources: In the order of the mix.
+        num_batches: Batches in the run. None: not known.
+
+    Raises:
+        ConfigError: The curriculum does not fit the sources, or its states are not JSON-ready values by source.
+    """
+
+    def __init__(self, curriculum: Curriculum, sources: Sequence[MixSource], *, num_batches: int | None = None) -> None:
+        self._curriculum = curriculum
+        self._names = tuple(source.name for source in sources)
+        self._sources = tuple(sources)
+        self._num_batches = num_batches
+        self.changes: list[str] = []
+        """What a person should hear of, in order; whoever tells it clears the list."""
+
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything."""
+        self._states = self._check_states(self._curriculum.begin(self._sources), "begin()", is_first=True)
+        self._was_updated = False
+
+    def update(self, seen: Mapping[str, SourceObservation]) -> None:
+        """Take one more batch; sources that it did not hold are not in `seen`."""
+        before = self._states
+        updated = self._curriculum.update(before, seen)
+        self._states = self._check_states(updated, "update()", is_first=bool(seen) and not self._was_updated)
+        self._was_updated = self._was_updated or bool(seen)
+        self.changes += self._curriculum.describe_changes(before, self._states)
+
+    def shares(self, reference: Mapping[str, float], batch: int) -> dict[str, float]:
+        """Each source's share of a batch; they sum to 1, and 0 means that the source is not drawn.
+
+        Args:
+            reference: The shares as they would be without the curriculum, in the order of the mix. 0: left out.
+            batch: Number of the batch.
+
+        Raises:
+            ConfigError: The curriculum's shares are none.
+        """
+        found = self._curriculum.shares(self._states, reference, batch=batch, num_batches=self._num_batches)
+        who = f"curriculum {_name(self._curriculum)}"
+        if set(found) != set(self._names):
+            raise ConfigError(f"{who}: shares() gave {list(found)}; the sources are {list(self._names)}.")
+        for name, share in found.items():
+            if not is_number(share) or share < 0:
+                raise ConfigError(f"{who}: shares() gave source {name!r} {share!r}. Return numbers from 0 upwards.")
+            if share > _NOTHING and not reference[name]:
+                raise ConfigError(f"{who}: shares() gave source {name!r} {share!r}, and its reference share is 0.")
+        total = math.fsum(found.values())
+        if abs(total - 1) > _ROUNDING:
+            raise ConfigError(f"{who}: the shares of batch {batch} sum to {total!r}. Divide them by their sum.")
+        drawn = {name: float(found[name]) if found[name] > _NOTHING else 0.0 for name in self._names}
+        total = math.fsum(drawn.values())
+        return {name: share / total for name, share in drawn.items()}
+
+    def measure(self) -> dict[str, dict[str, float]]:
+        """Numbers to be logged, by source and metric."""
+        return self._curriculum.measure(self._states)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next shares follow from, as JSON-ready values."""
+        return {"curriculum": _name(self._curriculum), "sources": dict(self._states)}
+
+    def restore(self, state: Mapping[str, Any]) -> list[str]:
+        """Go on from an earlier state; sources that it does not know begin anew.
+
+        Returns:
+            A sentence on each thing that changed, but for sources that came or went.
+        """
+        self.restart()
+        if state["curriculum"] != _name(self._curriculum):
+            return [
+                f"the curriculum is {_name(self._curriculum)}, and was {state['curriculum']}; what that one knew is "
+                f"forgotten"
+            ]
+        known = state["sources"]
+        self._states = {name: known.get(name, fresh) for name, fresh in self._states.items()}
+        return []
+
+    def _check_states(self, states: object, method: str, *, is_first: bool) -> dict[str, Any]:
+        who = f"curriculum {_name(self._curriculum)}: {method}"
+        if not isinstance(states, Mapping) or set(states) != set(self._names):
+            given = list(states) if isinstance(states, Mapping) else states
+            raise ConfigError(f"{who} returned {given!r}. Return one state per source, by name: {list(self._names)}.")
+        ordered = {name: states[name] for name in self._names}
+        if is_first and not _is_json(ordered):
+            raise ConfigError(
+                f"{who} returned a state that is not what it is after it was written as JSON and read again. Build "
+                f"states of finite numbers, texts, None, lists, and dicts with texts as keys; no tuples, no arrays."
+            )
+        return ordered
+
+
+def _name(curriculum: Curriculum) -> str:
+    if isinstance(curriculum, Chain):
+        return " + ".join(map(_name, curriculum.parts))
+    return type(curriculum).__name__
+
+
+def _is_json(value: object) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError):
+        return False

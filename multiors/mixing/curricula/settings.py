@@ -1,0 +1,56 @@
+"""What the settings of curricula have in common: which numbers are allowed, and what a wrong one is told.
+
+Knows no curriculum.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+
+from multiors.errors import ConfigError
+
+__all__ = ["check_count", "check_number", "is_number"]
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number; truth values are none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def check_number(
+    owner: str, name: str, value: object, *, low: float, high: float = math.inf, above: bool = False
+) -> None:
+    """Raise unless a setting is a number from `low` to `high`.
+
+    Args:
+        owner: Whose setting it is.
+        name: The setting.
+        value: What it was given.
+        low: The smallest that is allowed.
+        high: The largest that is allowed.
+        above: Whether `low` itself is not allowed.
+
+    Raises:
+        ConfigError: It is not one.
+    """
+    if is_number(value) and low <= value <= high and not (above and value == low):  # type: ignore[operator]  # a number
+        return
+    bottom = f"above {low:g}" if above else f"from {low:g}"
+    top = " upwards" if high == math.inf and not above else "" if high == math.inf else f" to {high:g}"
+    raise ConfigError(f"{owner}: {name}={value!r} is no number {bottom}{top}.")
+
+
+def check_count(owner: str, name: str, value: object, *, low: int = 1) -> None:
+    """Raise unless a setting is a whole number from `low` upwards.
+
+    Raises:
+        ConfigError: It is not one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ConfigError(f"{owner}: {name}={value!r} is no whole number from {low} upwards.")

@@ -1,0 +1,207 @@
+"""A curriculum at work: what is checked of a user's, what is kept on resume, and several one behind the other."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from multiors.errors import ConfigError
+from multiors.mixing.curricula import (
+    Curriculum,
+    CurriculumRun,
+    Gates,
+    LearningProgress,
+    MixSource,
+    ScoreBandit,
+    ShareSchedule,
+    SourceObservation,
+    chain,
+)
+from tests.histories import History, even, groups_of, histories, names, play, seen_in, sources_of
+
+NAMES = names(2)
+
+
+@dataclass(frozen=True)
+class Counting(Curriculum):
+    """A user's curriculum: shares in proportion to one plus how often a source was seen."""
+
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    """What a method returns instead, by its name."""
+
+    def begin(self, sources: Sequence[MixSource]) -> Any:
+        """Nothing was seen."""
+        return self.answers.get("begin", {source.name: 0 for source in sources})
+
+    def update(self, states: Any, seen: Mapping[str, SourceObservation]) -> Any:
+        """Count."""
+        counted = {name: count + (name in seen) for name, count in states.items()}
+        return self.answers.get("update", counted)
+
+    def shares(self, states: Any, reference: Mapping[str, float], *, batch: int, num_batches: int | None) -> Any:
+        """In proportion to the counts."""
+        parts = {name: share * (1 + states[name]) for name, share in reference.items()}
+        total = sum(parts.values())
+        return self.answers.get("shares", {name: part / total for name, part in parts.items()})
+
+
+BATCH: dict[str, list[tuple[float | None, ...]]] = {"source-0": groups_of(1.0, 0.0)}
+
+
+def test_a_users_curriculum_is_a_class_with_three_methods() -> None:
+    """It decides the shares, and has no metrics and nothing to tell unless it says so."""
+    run = CurriculumRun(Counting(), sources_of(NAMES))
+    run.update(seen_in(BATCH))
+
+    assert pytest.approx({"source-0": 2 / 3, "source-1": 1 / 3}) == run.shares(even(NAMES), 1)
+    assert {} == run.measure()
+    assert [] == run.changes
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ({"source-0": 1.0}, r"shares\(\) gave \['source-0'\]; the sources are \['source-0', 'source-1'\]"),
+        ({"source-0": -1.0, "source-1": 2.0}, r"shares\(\) gave source 'source-0' -1.0. Return numbers from 0 upwards"),
+        ({"source-0": math.nan, "source-1": 1.0}, r"shares\(\) gave source 'source-0' nan"),
+        ({"source-0": 0.5, "source-1": 0.6}, "the shares of batch 7 sum to 1.1. Divide them by their sum"),
+    ],
+)
+def test_shares_that_are_none_are_refused(shares: dict[str, float], message: str) -> None:
+    """The error names the curriculum and what it answered."""
+    run = CurriculumRun(Counting({"shares": shares}), sources_of(NAMES))
+    with pytest.raises(ConfigError, match=f"curriculum Counting: {message}"):
+        run.shares(even(NAMES), 7)
+
+
+def test_what_is_left_out_cannot_be_drawn() -> None:
+    """A curriculum that gives a share to a source whose reference share is 0 is refused."""
+    run = CurriculumRun(Counting({"shares": even(NAMES)}), sources_of(NAMES))
+    with pytest.raises(ConfigError, match=r"gave source 'source-1' 0\.5, and its reference share is 0"):
+        run.shares({"source-0": 1.0, "source-1": 0.0}, 0)
+
+
+def test_a_share_too_small_to_be_drawn_is_none() -> None:
+    """The quota cannot tell it from 0; the others make up for it."""
+    run = CurriculumRun(Counting({"shares": {"source-0": 1 - 1e-12, "source-1": 1e-12}}), sources_of(NAMES))
+
+    assert {"source-0": 1.0, "source-1": 0.0} == run.shares(even(NAMES), 0)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ((1, 2), "not what it is after it was written as JSON"),
+        ({1: 2}, "not what it is after it was written as JSON"),
+        (math.nan, "not what it is after it was written as JSON"),
+        (np.float64(0.5).astype(np.float32), "not what it is after it was written as JSON"),
+        ({"a", "b"}, "not what it is after it was written as JSON"),
+    ],
+)
+def test_states_are_json_ready(state: object, message: str) -> None:
+    """What a checkpoint cannot hold is refused at once, and not when it is written."""
+    states = dict.fromkeys(NAMES, state)
+    run = CurriculumRun(Counting({"update": states}), sources_of(NAMES))
+    with pytest.raises(ConfigError, match=rf"curriculum Counting: begin\(\) returned a state that is {message}"):
+        CurriculumRun(Counting({"begin": states}), sources_of(NAMES))
+    with pytest.raises(ConfigError, match=rf"curriculum Counting: update\(\) returned a state that is {message}"):
+        run.update(seen_in(BATCH))
+
+
+@pytest.mark.parametrize("states", [None, {"source-0": 1}, [1, 2]])
+def test_there_is_one_state_per_source(states: object) -> None:
+    """Anything else is refused."""
+    with pytest.raises(ConfigError, match=r"begin\(\) returned .*Return one state per source, by name"):
+        CurriculumRun(Counting({"begin": states}), sources_of(NAMES))
+
+
+def test_sources_that_stay_keep_what_is_known_of_them() -> None:
+    """On resume a source that is new begins anew, one that is gone is forgotten, the others go on."""
+    run = CurriculumRun(Counting(), sources_of(["a", "b", "c"]))
+    for _ in range(3):
+        run.update(seen_in({"a": groups_of(1.0), "b": groups_of(1.0)}))
+    resumed = CurriculumRun(Counting(), sources_of(["d", "b"]))
+
+    assert [] == resumed.restore(json.loads(json.dumps(run.state())))
+    assert {"d": 0, "b": 3} == resumed.state()["sources"]
+
+
+def test_another_curriculum_begins_anew_and_says_so() -> None:
+    """What one curriculum knows means nothing to another."""
+    run = CurriculumRun(Counting(), sources_of(NAMES))
+    run.update(seen_in(BATCH))
+    resumed = CurriculumRun(chain([Gates(), LearningProgress()]), sources_of(NAMES))
+
+    assert [
+        "the curriculum is Gates + LearningProgress, and was Counting; what that one knew is forgotten"
+    ] == resumed.restore(run.state())
+    assert pytest.approx(even(NAMES)) == resumed.shares(even(NAMES), 1)
+
+
+def test_a_run_can_begin_again() -> None:
+    """After a restart nothing is known."""
+    run = CurriculumRun(Counting(), sources_of(NAMES))
+    fresh = run.state()
+    run.update(seen_in(BATCH))
+    learned = run.state()
+    run.restart()
+
+    assert fresh != learned
+    assert fresh == run.state()
+
+
+# -- one behind the other
+
+
+@given(histories(NAMES))
+def test_a_chain_hands_the_shares_of_one_to_the_next(history: History) -> None:
+    """Each part's reference is what the part before it decided."""
+    schedule = ShareSchedule([(0, {"source-0": 1, "source-1": 3}), (5, {"source-0": 1, "source-1": 1})])
+    progress = LearningProgress()
+    found = play(chain([schedule, progress]), history, even(NAMES))
+
+    for batch, shares in enumerate(found):
+        reference = schedule.find_shares(batch)
+        alone = play(progress, history[:batch], reference)[-1]
+        assert pytest.approx(alone) == shares
+
+
+def test_a_chain_measures_and_tells_all_of_its_parts() -> None:
+    """Metrics of the parts stand side by side, and their sentences one after the other."""
+    gates = Gates(graduate_at={"source-0": 0.5}, window_groups=1)
+    run = CurriculumRun(chain([gates, LearningProgress()]), sources_of(NAMES))
+    run.update(seen_in(BATCH))
+
+    assert {"source-0": {"locked": 0.0, "graduated": 1.0, "curriculum_score": 0.0}} == run.measure()
+    assert [
+        "source 'source-0' has graduated with a mean reward of 0.50 of its range, and gets 0.25 of its share"
+    ] == run.changes
+
+
+def test_a_chain_of_one_is_that_one() -> None:
+    """One curriculum needs no chain, and may stand without a list."""
+    bandit = ScoreBandit()
+
+    assert bandit is chain(bandit)
+    assert bandit is chain([bandit])
+
+
+@pytest.mark.parametrize(
+    ("curricula", "message"),
+    [
+        ([], r"curriculum=\[\] holds none"),
+        (["learning_progress"], "curriculum='learning_progress' is no multiors Curriculum"),
+        ([LearningProgress], "is no multiors Curriculum"),
+    ],
+)
+def test_only_curricula_can_be_chained(curricula: Any, message: str) -> None:
+    """A name or a class in the place of a curriculum is refused."""
+    with pytest.raises(ConfigError, match=message):
+        chain(curricula)
