@@ -29,7 +29,7 @@ quickstart: $(STAMPS)/quickstart
 	HF_HUB_OFFLINE=1 $(BIN)/multiors quickstart $(ARGS)
 
 test: $(STAMPS)/test
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile $(ARGS)
 
 lint: $(STAMPS)/lint
 	$(BIN)/ruff check .

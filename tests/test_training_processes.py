@@ -173,6 +173,7 @@ def test_a_group_over_two_processes_has_one_prompt(tiny_policy: Path, tmp_path: 
             runs=[{"luck": [server.url, "unlucky", 1.0]}],
             fields={"max_steps": STEPS, "num_generations": 4, "per_device_train_batch_size": 2},
             concurrent=True,
+            limits={"luck": {"retries": 0}},
         )
         process = start(options, *TORCHRUN)
         stderr = finish(process)

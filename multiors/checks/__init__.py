@@ -2,7 +2,8 @@
 
 `findings` are what comes out; `looking` asks one source's servers, `probe` plays one episode of it with made-up
 `arguments`; `prompts` measures what the policy will read; `mix` looks at batches, limits and the schedule. Nothing here
-raises for what a server does, and no finding hides another.
+raises for what a server does, and what is wrong with one source hides nothing of the others; only the plan of the mix
+needs the tasks of all of them.
 """
 
 from __future__ import annotations
