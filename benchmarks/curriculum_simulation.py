@@ -284,8 +284,9 @@ class _Mix:
                     for source, found in groups.items()
                 }
             )
-        for source, found in groups.items() if self._tasks is not None else ():
-            self._tasks[source].update(found)  # type: ignore[index]  # not None here
+        if self._tasks is not None:
+            for source, found in groups.items():
+                self._tasks[source].update(found)
 
     def _draw(self, source: int, count: int) -> npt.NDArray[np.int64]:
         if self._tasks is not None:

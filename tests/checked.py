@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from multiors import CheckReport, MultiOpenRewardSpec, check
+from multiors.checks.findings import LEVELS
 
 __all__ = ["BATCHES", "facts", "find_level", "found", "levels", "look"]
 
@@ -23,14 +24,16 @@ def found(report: CheckReport, source: str | None, subject: str) -> list[tuple[s
 
 
 def find_level(report: CheckReport, source: str | None, subject: str, words: str) -> str | None:
-    """The level of the finding whose message has these words. None: there is not exactly one."""
+    """The level of the one finding whose message has these words. None: there is none."""
     levels = [level for level, message in found(report, source, subject) if words in message]
-    return levels[0] if len(levels) == 1 else None
+    assert len(levels) <= 1, levels
+    return levels[0] if levels else None
 
 
 def levels(report: CheckReport, source: str | None) -> dict[str, str]:
-    """The last level by subject."""
-    return {finding.subject: finding.level for finding in report.of(source)}
+    """The worst level by subject."""
+    mildest_first = sorted(report.of(source), key=lambda finding: LEVELS.index(finding.level))
+    return {finding.subject: finding.level for finding in mildest_first}
 
 
 def facts(report: CheckReport, source: str | None, subject: str) -> Any:

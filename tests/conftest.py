@@ -37,14 +37,16 @@ _QUIET = {
 }
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def clean_environment() -> Iterator[None]:
     """No key, address or setting of the person who runs the tests reaches them, and nothing asks the internet."""
-    for name in os.environ:
-        if name.startswith("OPENREWARD_"):
-            monkeypatch.delenv(name)
-    for name, value in _QUIET.items():
-        monkeypatch.setenv(name, value)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith("OPENREWARD_"):
+                patch.delenv(name)
+        for name, value in _QUIET.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from multiors.mixing.curricula import Curriculum, CurriculumRun, MixSource, SourceObservation
+from multiors.mixing.curricula.observing import Group
 
 __all__ = ["Group", "History", "even", "groups_of", "histories", "names", "play", "references", "seen_in", "sources_of"]
 
-Group = tuple[float | None, ...]
 History = Sequence[Mapping[str, Sequence[Group]]]
 """For each batch the groups of the sources that it held."""
 

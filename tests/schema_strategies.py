@@ -6,15 +6,27 @@ one is JSON in the shape of a schema, with any keyword in any place. Knows nothi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-__all__ = ["HOSTILE_NAMES", "HOSTILE_TEXTS", "GeneratedParameter", "GeneratedTool", "any_json", "listings"]
+__all__ = [
+    "HOSTILE_NAMES",
+    "HOSTILE_TEXTS",
+    "UNREADABLE",
+    "GeneratedParameter",
+    "GeneratedTool",
+    "any_json",
+    "listings",
+]
 
 T = TypeVar("T")
+
+UNREADABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]")
+"""What no text of a server may hold once it is shown: controls but the line feed, bidi marks, halves of characters."""
 
 HOSTILE_NAMES = (
     *(

@@ -18,12 +18,13 @@ import multiors
 _LEFT = {
     "errors": set(),
     "numeric": set(),
+    "tables": set(),
     "records": {"errors"},
     "redaction": set(),
     "rollout_log": {"errors", "records", "redaction"},
     "ors": {"errors", "numeric", "records", "redaction"},
-    "mixing": {"errors", "records"},
-    "rewards": {"errors", "numeric", "records"},
+    "mixing": {"errors", "records", "tables"},
+    "rewards": {"errors", "numeric", "records", "tables"},
     "training": {"errors", "records", "redaction", "rollout_log", "ors", "mixing", "rewards"},
     "evaluation": {"errors", "records", "rollout_log", "ors", "rewards"},
     "spec": {"errors", "records", "ors", "mixing", "rewards", "training"},
@@ -33,7 +34,7 @@ _LEFT = {
     "__main__": {"cli"},
     "cli": {"multiors", "errors", "records", "evaluation", "spec", "config", "checks", "quickstart"},
 }
-_PURE = ("errors", "numeric", "records", "redaction", "mixing", "rewards")
+_PURE = ("errors", "numeric", "tables", "records", "redaction", "mixing", "rewards")
 _IMPURE_STDLIB = {"asyncio", "datetime", "os", "random", "socket", "subprocess", "threading", "time"}
 _LATE_IN_PURE = {"mixing.dataset": {"datasets", "pyarrow"}}
 _LAZY = {"multiors", "cli"}  # these import our own modules inside functions, so that a name or --help costs nothing

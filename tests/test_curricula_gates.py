@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -156,6 +157,23 @@ def test_shares_sum_to_one_and_what_is_left_out_stays_out(history: History, refe
 def test_saved_gates_go_on_as_if_they_had_not_stopped(history: History, reference: dict[str, float]) -> None:
     """Written to JSON and read by a new process after every batch, they decide the same."""
     assert play(GATES, history, reference) == play(GATES, history, reference, is_saved=True)
+
+
+def test_resumed_gates_may_name_other_sources() -> None:
+    """A source that waits for nothing any more opens, one that graduates no more gets its whole share; both told."""
+    run = begin()
+    run.update(seen_in({EASY: SOLVED}))
+    saved = run.state()
+    saved["sources"][EASY]["graduated"] = True
+    resumed = begin(Gates(window_groups=4))
+    assert [] == resumed.restore(json.loads(json.dumps(saved)))
+    resumed.update(seen_in({EASY: SOLVED}))
+
+    assert [
+        f"source {EASY!r} had graduated, and is not named in graduate_at any more. It gets its whole share again",
+        f"source {HARD!r} is open: nothing is named any more that it waits for",
+    ] == resumed.changes
+    assert pytest.approx(even(NAMES)) == resumed.shares(even(NAMES), 0)
 
 
 def test_the_metrics_say_what_is_locked_and_what_has_graduated() -> None:

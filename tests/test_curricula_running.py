@@ -95,23 +95,15 @@ def test_a_share_too_small_to_be_drawn_is_none() -> None:
     assert {"source-0": 1.0, "source-1": 0.0} == run.shares(even(NAMES), 0)
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ((1, 2), "not what it is after it was written as JSON"),
-        ({1: 2}, "not what it is after it was written as JSON"),
-        (math.nan, "not what it is after it was written as JSON"),
-        (np.float64(0.5).astype(np.float32), "not what it is after it was written as JSON"),
-        ({"a", "b"}, "not what it is after it was written as JSON"),
-    ],
-)
-def test_states_are_json_ready(state: object, message: str) -> None:
+@pytest.mark.parametrize("state", [(1, 2), {1: 2}, math.nan, np.float64(0.5).astype(np.float32), {"a", "b"}])
+def test_states_are_json_ready(state: object) -> None:
     """What a checkpoint cannot hold is refused at once, and not when it is written."""
+    message = "returned a state that is not what it is after it was written as JSON"
     states = dict.fromkeys(NAMES, state)
     run = CurriculumRun(Counting({"update": states}), sources_of(NAMES))
-    with pytest.raises(ConfigError, match=rf"curriculum Counting: begin\(\) returned a state that is {message}"):
+    with pytest.raises(ConfigError, match=rf"curriculum Counting: begin\(\) {message}"):
         CurriculumRun(Counting({"begin": states}), sources_of(NAMES))
-    with pytest.raises(ConfigError, match=rf"curriculum Counting: update\(\) returned a state that is {message}"):
+    with pytest.raises(ConfigError, match=rf"curriculum Counting: update\(\) {message}"):
         run.update(seen_in(BATCH))
 
 

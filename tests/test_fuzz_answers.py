@@ -12,14 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
+from unicodedata import category
 
 import pytest
 
 from multiors.errors import SessionError, SourceError
+from multiors.ors.faults import OPEN_ERRORS
 from multiors.ors.rollouts.ahead import Answer as Asked
 from multiors.ors.rollouts.ahead import ask
 from multiors.ors.rollouts.comparison import start_comparison
-from multiors.ors.rollouts.opening import OPEN_ERRORS, Opening
+from multiors.ors.rollouts.opening import Opening
 from multiors.ors.sessions.calls import CallFailed, ToolReply
 from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.source import ORSSource
@@ -140,6 +142,14 @@ def test_a_broken_answer_never_becomes_a_number(call_outcomes: dict[str, Asked |
     assert any(reward == 1.0 for reward in rewards)
 
 
+def note(factory: Any, verdict: tuple[UnscoredReason, str]) -> str:
+    """What the record of a rollout says that could not be compared."""
+    environment = factory()
+    environment._clear(0)
+    environment._note_comparison(*verdict)
+    return str(environment._episode().error)
+
+
 def test_a_broken_comparison_of_a_group_is_a_number_or_has_a_reason(server: ServerHandle, factory: Any) -> None:
     """Each rollout of the group has a finite score, or a reason and a clean line that says why not."""
     cases = make_cases([SCORE_GROUP], NUM_GROUPS, seed=5)
@@ -155,10 +165,11 @@ def test_a_broken_comparison_of_a_group_is_a_number_or_has_a_reason(server: Serv
     opening.discard()
     verdicts = [verdict for outcome in outcomes.values() if isinstance(outcome, list) for verdict in outcome]
     scores = [verdict for verdict in verdicts if isinstance(verdict, float)]
-    told = [verdict[1] for verdict in verdicts if isinstance(verdict, tuple)]
+    told = [note(factory, verdict) for verdict in verdicts if isinstance(verdict, tuple)]
     assert {} == unexpected(outcomes, list)
     assert 2 * NUM_GROUPS == len(verdicts) == len(scores) + len(told)
     assert all(map(math.isfinite, scores))
+    assert [] == [line for line in told if any(category(each) in ("Cc", "Cf", "Zl", "Zp") for each in line)]
     assert {0.5, 1.0} <= set(scores)
 
 
@@ -204,8 +215,9 @@ def test_a_broken_answer_while_opening_is_an_error_that_a_reset_expects(server: 
 def test_broken_answers_in_whole_rollouts_stop_nothing(server: ServerHandle, factory: Any) -> None:
     """Reset, call and close go through whatever each of them is answered, and leave no session."""
     cases: dict[str, dict[str, Answer]] = {}
-    for seed, route in enumerate((*OPENING_ROUTES, *CLOSING_ROUTES), 10):
-        cases |= make_cases([route], NUM_ROLLOUTS // 7, seed=seed)
+    routes = (*OPENING_ROUTES, *CLOSING_ROUTES)
+    for seed, route in enumerate(routes, 10):
+        cases |= make_cases([route], NUM_ROLLOUTS // len(routes), seed=seed)
     tell(server, cases)
 
     def play(case: str) -> float | None:

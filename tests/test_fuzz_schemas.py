@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from multiors.ors.tools import BoundTool, bind_arguments, bind_tools, describe_tools, render_tools
-from tests.schema_strategies import GeneratedTool, listings
+from tests.schema_strategies import UNREADABLE, GeneratedTool, listings
 
 NUM_LISTINGS, SIZE = (100, 10) if os.environ.get("FAST") else (1_000, 10)
-UNREADABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def takes(shown: Mapping[str, Any], value: object) -> bool:

@@ -16,11 +16,11 @@ from multiors.cli import main
 from multiors.errors import SessionError, SourceError
 from multiors.ors.source import ORSSource
 from multiors.ors.tools import bind_tools, describe_tools, render_tools
+from tests.schema_strategies import UNREADABLE
 from tests.servers.launch import ServerHandle
 from tests.servers.raw import serve_raw
 from tests.servers.replay import CALL, Answer, serve_replay, tell
 
-UNREADABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]")
 TEXTS = {
     "code": "__import__('os').abort()\n```python\nexit(1)\n```\n$(reboot); `reboot` && rm -rf /",
     "template": "{{ cycler.__init__.__globals__.os.abort() }} {% raw %} {0} %s ${HOME}",

@@ -121,6 +121,20 @@ def test_an_image_that_a_tool_sends_to_a_text_policy_stops_training(
     assert {} == gallery.wait_until(lambda counts: not counts.active).active
 
 
+def test_an_environment_that_scores_itself_refuses_too(gallery: ServerHandle) -> None:
+    """Where no column scores the rollout, the refusal comes when it is asked for its reward; its session ends."""
+    slots = MultiOpenRewardSpec({"gallery": ORSSource(gallery.url, split="tool")}, num_slots=2).for_async()
+    environment: Any = slots.environment_factory["gallery"]()
+    environment.reset(task_index=0)
+    with pytest.raises(SessionError, match=r"The tool answered with an image, which cannot be shown here\."):
+        environment.look()
+
+    refused = r"source 'gallery', task 0: .* not known to take images\. Pass images='drop'"
+    with pytest.raises(SourceError, match=refused):
+        environment.get_reward()
+    assert {} == gallery.wait_until(lambda counts: not counts.active).active
+
+
 def test_what_a_trainers_model_takes_is_read_off_its_processor(
     gallery: ServerHandle, tiny_policy: Path, tmp_path: Path
 ) -> None:

@@ -470,7 +470,7 @@ def test_dropped_environments_leave_no_session(idle: ServerHandle, factory: Envi
     gc.collect()
 
     assert {"echo": 4} == opened
-    assert {"echo": 4} == idle.wait_until(lambda counts: not counts.active).deleted
+    assert {"echo": 4} == idle.wait_until(lambda counts: counts.deleted == opened).deleted
 
 
 # -- factories and classes

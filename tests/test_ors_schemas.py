@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, Literal, Union
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from multiors.ors.tools import bind_tools, describe_tools, render_tools
 from multiors.ors.tools.schemas import SchemaReading, read_input_schema
+from tests.schema_strategies import UNREADABLE
 
 DEFINITIONS = {
     "Point": {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "number"}}, "required": ["x"]},
@@ -453,7 +453,7 @@ def test_any_schema_binds_and_is_shown(schema: object) -> None:
     assert [parameter.name for parameter in tools[0].parameters] == list(shown)
     assert listed <= {parameter.wire_name for parameter in tools[0].parameters}
     assert json.dumps(rendered, ensure_ascii=False, allow_nan=False).encode()
-    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]", describe_tools(tools))
+    assert not UNREADABLE.search(describe_tools(tools))
 
 
 @given(SCHEMAS)

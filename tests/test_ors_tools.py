@@ -27,6 +27,7 @@ from multiors.ors.tools import (
     make_method,
     render_tools,
 )
+from tests.schema_strategies import UNREADABLE
 
 CASES = json.loads((Path(__file__).parent / "data" / "tool_specifications.json").read_text(encoding="utf-8"))["cases"]
 
@@ -399,7 +400,7 @@ def test_any_descriptions_are_shown_as_bound(tool_text: str, first: str, second:
 
     assert [tool.description, *(p.description for p in tool.parameters)] == shown
     assert all("enum" not in schema for schema in properties.values())
-    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202e]", "".join(shown))
+    assert not UNREADABLE.search("".join(shown))
 
 
 # -- records, duplicates, errors

@@ -56,12 +56,10 @@ def run(flaky_server: ServerHandle, tiny_policy: Path, tmp_path_factory: pytest.
     records: list[RolloutRecord] = []
 
     with (
-        pytest.MonkeyPatch.context() as patch,
         serve_raw(rewards=("NaN",)) as nan,
         serve_raw(rewards=('"1.0"',)) as text,
         serve_raw(lost_after=0) as lost,
     ):
-        patch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
         sources = {
             "scripts": ORSSource(flaky_server.url, env_name="scriptedrewards"),
             "flaky": ORSSource(flaky_server.url, env_name="flaky", reward=RewardPart(half, weight=0.1)),

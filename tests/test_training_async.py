@@ -258,13 +258,7 @@ def worked(tiny_policy: Path) -> Iterator[Worked]:
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
 
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        serve("Echo", "Silent") as server,
-        serve_completions(tokenizer, play_in_turn) as url,
-    ):
-        patch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-        patch.setenv("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
+    with serve("Echo", "Silent") as server, serve_completions(tokenizer, play_in_turn) as url:
         slots = make_spec(server, silent="silent").for_async()
         server.reset_counts()
         samples, exit_code, failure = run_worker(slots, tokenizer, url)

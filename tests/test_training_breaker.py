@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,9 @@ BREAKER = {"window_rollouts": 4, "probe_after_batches": 1}
 SHAPE = {"per_device_train_batch_size": 8, "num_generations": 2}
 SAVED = {"save_strategy": "steps", "save_steps": 1}
 
+MakeMix = Callable[..., MultiOpenRewardSpec]
+"""Makes a spec with options."""
+
 # Slots of (echo, weak, sort) in each batch: it fails in 0 and 1, is probed in 3 and 7, and is back from 9 on.
 WEAK_SLOTS = [2, 2, 0, 1, 0, 0, 0, 1, 0, 2, 2]
 
@@ -44,16 +47,21 @@ def brittle_server() -> Iterator[ServerHandle]:
         yield server
 
 
-def mix(brittle: ServerHandle, mixed: ServerHandle, echo: ServerHandle, **options: Any) -> MultiOpenRewardSpec:
+@pytest.fixture(scope="module")
+def make_mix(brittle_server: ServerHandle, mixed_server: ServerHandle, echo_server: ServerHandle) -> MakeMix:
     """The failing source has half of the slots, the others a quarter each."""
-    return MultiOpenRewardSpec(
-        {
-            "echo": ORSSource(echo.url, weight=1.0, discover_task_tools=False),
-            "weak": ORSSource(brittle.url, weight=2.0, discover_task_tools=False),
-            "sort": ORSSource(mixed.url, env_name="sorting", weight=1.0, discover_task_tools=False),
-        },
-        **{"circuit_breaker": CircuitBreaker(**BREAKER), **options},
-    )
+
+    def make(**options: Any) -> MultiOpenRewardSpec:
+        return MultiOpenRewardSpec(
+            {
+                "echo": ORSSource(echo_server.url, weight=1.0, discover_task_tools=False),
+                "weak": ORSSource(brittle_server.url, weight=2.0, discover_task_tools=False),
+                "sort": ORSSource(mixed_server.url, env_name="sorting", weight=1.0, discover_task_tools=False),
+            },
+            **{"circuit_breaker": CircuitBreaker(**BREAKER), **options},
+        )
+
+    return make
 
 
 class StopAt(TrainerCallback):
@@ -101,29 +109,12 @@ class Listener(logging.Handler):
 
 
 @pytest.fixture(scope="module")
-def quiet() -> Iterator[None]:
-    """What `clean_environment` does for tests, for the fixtures of this module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setenv("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
-        patch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-        yield
-
-
-@pytest.fixture(scope="module")
-def whole(
-    quiet: None,
-    brittle_server: ServerHandle,
-    mixed_server: ServerHandle,
-    echo_server: ServerHandle,
-    tiny_policy: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Run:
+def whole(make_mix: MakeMix, tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that is never interrupted, with a checkpoint after each step."""
     records: list[RolloutRecord] = []
     folder, listener = tmp_path_factory.mktemp("whole"), Listener()
     logger = logging.getLogger("multiors.training")
-    spec = mix(brittle_server, mixed_server, echo_server, on_rollouts=records.extend)
+    spec = make_mix(on_rollouts=records.extend)
     args = make_arguments(spec, folder, max_steps=STEPS, **SHAPE, **SAVED)
     logger.addHandler(listener)
     logger.setLevel(logging.INFO)
@@ -179,12 +170,12 @@ def test_the_table_of_the_run_names_what_failed(whole: Run) -> None:
     assert "source 'weak': the first error, in step 0, task " in tables[0]
 
 
-def run_in_pieces(make: Any, policy: Path, folder: Path, *, steps: int, fields: dict[str, Any]) -> Run:
+def run_in_pieces(make_mix: MakeMix, policy: Path, folder: Path, *, steps: int, fields: dict[str, Any]) -> Run:
     """The same run, killed after every step and resumed by a spec that knows nothing but the checkpoint."""
     records: list[RolloutRecord] = []
 
     for step in range(1, steps + 1):
-        spec = make(on_rollouts=records.extend)
+        spec = make_mix(on_rollouts=records.extend)
         args = make_arguments(spec, folder, max_steps=steps, **SAVED, **fields)
         resumed = None if step == 1 else str(folder / f"checkpoint-{step - 1}")
         callbacks = [*spec.callbacks, StopAt(step)]
@@ -194,21 +185,10 @@ def run_in_pieces(make: Any, policy: Path, folder: Path, *, steps: int, fields: 
 
 
 def test_a_run_that_is_killed_at_every_batch_draws_what_the_whole_run_does(
-    whole: Run,
-    brittle_server: ServerHandle,
-    mixed_server: ServerHandle,
-    echo_server: ServerHandle,
-    tiny_policy: Path,
-    tmp_path: Path,
+    whole: Run, make_mix: MakeMix, tiny_policy: Path, tmp_path: Path
 ) -> None:
     """The checkpoint holds all that the next batches follow from."""
-    parts = run_in_pieces(
-        lambda **options: mix(brittle_server, mixed_server, echo_server, **options),
-        tiny_policy,
-        tmp_path,
-        steps=STEPS,
-        fields=SHAPE,
-    )
+    parts = run_in_pieces(make_mix, tiny_policy, tmp_path, steps=STEPS, fields=SHAPE)
 
     assert 4 * STEPS == len(whole.drawn())
     assert whole.drawn() == parts.drawn()
@@ -216,23 +196,15 @@ def test_a_run_that_is_killed_at_every_batch_draws_what_the_whole_run_does(
 
 
 def test_a_run_that_is_killed_inside_batches_draws_the_same(
-    brittle_server: ServerHandle,
-    mixed_server: ServerHandle,
-    echo_server: ServerHandle,
-    tiny_policy: Path,
-    tmp_path: Path,
+    make_mix: MakeMix, tiny_policy: Path, tmp_path: Path
 ) -> None:
     """Where a generation batch serves two steps, TRL generates it again; what it showed first is what counts."""
     fields = {"per_device_train_batch_size": 4, "num_generations": 2, "steps_per_generation": 2}
     records: list[RolloutRecord] = []
-
-    def make(**options: Any) -> MultiOpenRewardSpec:
-        return mix(brittle_server, mixed_server, echo_server, **options)
-
-    spec = make(on_rollouts=records.extend)
+    spec = make_mix(on_rollouts=records.extend)
     args = make_arguments(spec, tmp_path / "whole", max_steps=6, **fields)
     train(spec, tiny_policy, args, script=answer)
-    parts = run_in_pieces(make, tiny_policy, tmp_path / "parts", steps=6, fields=fields)
+    parts = run_in_pieces(make_mix, tiny_policy, tmp_path / "parts", steps=6, fields=fields)
 
     drawn = Run(records, tmp_path, [], []).drawn()
     assert [4, 4, 0] == [
@@ -322,18 +294,12 @@ def test_a_checkpoint_of_another_mix_is_resumed_with_what_fits(
 
 
 def test_a_breaker_can_be_switched_off_and_on_between_runs(
-    whole: Run,
-    brittle_server: ServerHandle,
-    mixed_server: ServerHandle,
-    echo_server: ServerHandle,
-    tiny_policy: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    whole: Run, make_mix: MakeMix, tiny_policy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without one the static schedule goes on; with one again nothing is left out yet. Both are said."""
     plain, careful = [], []  # type: list[RolloutRecord], list[RolloutRecord]
-    off = mix(brittle_server, mixed_server, echo_server, circuit_breaker=None, on_rollouts=plain.extend)
-    on = mix(brittle_server, mixed_server, echo_server, on_rollouts=careful.extend)
+    off = make_mix(circuit_breaker=None, on_rollouts=plain.extend)
+    on = make_mix(on_rollouts=careful.extend)
 
     resume(off, tiny_policy, tmp_path, whole.folder / "checkpoint-4", step=4, **SAVED)
     state = json.loads((tmp_path / "checkpoint-5" / "trainer_state.json").read_text())

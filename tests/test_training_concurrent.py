@@ -131,12 +131,10 @@ def runs(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The same run by TRL's trainer and by ours, with each source's tools alone and with those of all."""
     folder = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-        stock, concurrent = (
-            run(trainer_class, counting_server, tiny_policy, folder, tools=request.param)
-            for trainer_class in (Stock, Concurrent)
-        )
+    stock, concurrent = (
+        run(trainer_class, counting_server, tiny_policy, folder, tools=request.param)
+        for trainer_class in (Stock, Concurrent)
+    )
     return stock, concurrent
 
 

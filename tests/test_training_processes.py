@@ -26,21 +26,6 @@ pytestmark = pytest.mark.timeout(300)
 DEADLINE_S = 120.0
 STEPS = 3
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-QUIET = {
-    "HF_HUB_OFFLINE": "1",
-    "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "TRL_EXPERIMENTAL_SILENCE": "1",
-}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet() -> Iterator[None]:
-    """What `clean_environment` does for tests, for the fixtures of this module."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in QUIET.items():
-            patch.setenv(name, value)
-        yield
 
 
 def start(options: Options, *launcher: str) -> subprocess.Popen[str]:

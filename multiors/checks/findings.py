@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from multiors.ors.text import one_line, redact
+from multiors.ors.text import show
 
 __all__ = ["LEVELS", "SUBJECTS", "CheckFinding", "CheckReport", "Level", "Notebook"]
 
@@ -27,7 +27,6 @@ SUBJECTS = (
 
 _MIX = "(mix)"
 _MAX_DEPTH = 8
-_LEAST_SECRET = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +119,8 @@ class Notebook:
         self._findings: list[CheckFinding] = []
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Show these nowhere from now on. What is too short to be a secret, as in `DEBUG=1`, is not looked for."""
-        self._secrets += [secret for secret in secrets if len(secret) >= _LEAST_SECRET]
+        """Show these nowhere from now on."""
+        self._secrets += secrets
 
     def write(self, subject: str, level: Level, message: str, **facts: Any) -> None:
         """Take down a finding, once; what a server or user wrote in it is cleaned here."""
@@ -144,7 +143,7 @@ class Notebook:
         return sorted(self._findings, key=lambda finding: SUBJECTS.index(finding.subject))
 
     def _show(self, text: str) -> str:
-        return one_line(redact(text, self._secrets))
+        return show(text, self._secrets)
 
 
 def _clean(value: Any, show: Callable[[str], str], depth: int) -> Any:

@@ -18,7 +18,7 @@ from multiors.ors.content import Prompt
 from multiors.ors.discovery import TaskList, fetch_splits, fetch_tasks, translate_errors
 from multiors.ors.probing import ToolListing, fetch_tools
 from multiors.ors.rollouts.blueprint import Blueprint
-from multiors.ors.rollouts.opening import OPEN_ERRORS, open_now
+from multiors.ors.rollouts.opening import open_now
 from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.sessions.secrets import secret_values
 from multiors.ors.source import ORSSource
@@ -330,8 +330,6 @@ async def _read_prompt(look: Look, blueprint: Blueprint, index: int) -> Prompt |
             session = await open_now(blueprint, index)
     except SourceError as error:
         problem = str(error).removeprefix(f"source {blueprint.label!r}: ")
-    except OPEN_ERRORS as error:
-        problem = f"{type(error).__name__}: {error}"
     else:
         prompt = session.prompt
         await runtime.close(session)

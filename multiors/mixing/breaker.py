@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from numbers import Real
 from typing import Any, Literal, NamedTuple
 
 from multiors.errors import ConfigError, SourceError
-from multiors.mixing.observed import Failures, SlotObservation, add_failures, count_failures
+from multiors.mixing.observed import Failures, SlotObservation, add_failures, count_failures, slide
+from multiors.mixing.settings import check_count, is_number
 
 __all__ = ["BreakerEvent", "BreakerState", "CircuitBreaker", "SourceBreakers", "update_breaker"]
 
@@ -46,15 +46,13 @@ class CircuitBreaker:
 
     def __post_init__(self) -> None:
         rate: object = self.max_failure_rate
-        if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 <= float(rate) < 1:
+        if not (is_number(rate) and 0 <= rate < 1):
             raise ConfigError(
                 f"CircuitBreaker: max_failure_rate={rate!r} is no fraction from 0 to below 1. To leave no source out, "
                 f"pass circuit_breaker=None."
             )
         for name in ("window_rollouts", "probe_after_batches", "max_probe_interval_batches"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"CircuitBreaker: {name}={value!r} is no whole number from 1 upwards.")
+            check_count("CircuitBreaker", name, getattr(self, name))
         if self.max_probe_interval_batches < self.probe_after_batches:
             raise ConfigError(
                 f"CircuitBreaker: max_probe_interval_batches={self.max_probe_interval_batches} is below "
@@ -133,9 +131,7 @@ def update_breaker(
 
 
 def _watch(state: BreakerState, seen: Failures, *, next_batch: int, settings: CircuitBreaker) -> BreakerState:
-    window = [*state.window, seen]
-    while sum(failures.num_rollouts for failures in window[1:]) >= settings.window_rollouts:
-        window.pop(0)
+    window = slide([*state.window, seen], settings.window_rollouts, count=lambda failures: failures.num_rollouts)
     total = add_failures(window)
     if total.num_rollouts < settings.window_rollouts or total.rate <= settings.max_failure_rate:
         return BreakerState(window=tuple(window))

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "SourceRows", "build_dataset"]
 
-AVG_REWARD = "avg_reward"
 COLUMNS = ("environment", "prompt", "task_index", "slot", "task")
 """The columns of every mixed dataset, in order."""
+
+_AVG_REWARD = "avg_reward"  # One more, where a source has asked for them.
 
 _EMPTY_PROMPT = ({"role": "user", "content": ""},)
 _PIECE_ROWS = 2**20  # What is written at once, so that nothing beside the result is as large as the result.
@@ -202,7 +203,7 @@ def _write_pieces(distinct: _Distinct, schedule: Schedule, *, piece_rows: int, p
             names = list(COLUMNS)
             if distinct.avg_reward is not None:
                 columns.append(distinct.avg_reward.take(pa.array(part)))
-                names.append(AVG_REWARD)
+                names.append(_AVG_REWARD)
             pieces.append(pa.table(columns, names=names))
     return pieces
 

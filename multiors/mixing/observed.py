@@ -6,11 +6,13 @@ nothing is decided here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-__all__ = ["Failures", "SlotObservation", "add_failures", "count_failures"]
+__all__ = ["Failures", "SlotObservation", "add_failures", "count_failures", "slide"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +63,17 @@ def count_failures(observations: Sequence[SlotObservation], num_sources: int) ->
     for seen in observations:
         found[seen.source].append(Failures(len(seen.rewards), seen.num_failed, seen.error))
     return [add_failures(parts) for parts in found]
+
+
+def slide(window: Sequence[T], enough: int, *, count: Callable[[T], int]) -> list[T]:
+    """The last batches of a window that hold enough together, as few as it takes; all of them where they do not.
+
+    Args:
+        window: What was kept of each batch, the latest last.
+        enough: How many a window holds.
+        count: How many a batch holds.
+    """
+    kept = list(window)
+    while sum(map(count, kept[1:])) >= enough:
+        kept.pop(0)
+    return kept

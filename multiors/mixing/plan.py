@@ -13,6 +13,7 @@ import numpy as np
 
 from multiors.mixing.schedule import Schedule
 from multiors.mixing.stopping import StoppingStrategy
+from multiors.tables import align
 
 __all__ = ["Plan", "SourcePlan", "make_plan"]
 
@@ -151,12 +152,7 @@ def _table(plan: Plan) -> list[str]:
         header.append("per batch")
         for row, source in zip(rows, plan.sources, strict=True):
             row.append(f"{source.slots_per_batch:,.2f}")
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = []
-    for row in [header, ["-" * width for width in widths], *rows]:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip())
-    return lines
+    return align(header, rows)
 
 
 def _remark_on_passes(source: SourcePlan) -> list[str]:

@@ -132,17 +132,17 @@ class BatchPlanner:
 
     def state(self) -> dict[str, Any]:
         """Everything the next batches follow from, as JSON-ready values."""
-        sources = zip(
-            self.names,
-            self._num_tasks,
-            self._draws,
-            self._residual.tolist(),
-            (breaker.to_json() for breaker in self.breakers.states),
-            strict=True,
-        )
-        fields = ("name", "num_tasks", "draws", "residual", "breaker")
         return {
-            "sources": [dict(zip(fields, values, strict=True)) for values in sources],
+            "sources": [
+                {
+                    "name": name,
+                    "num_tasks": self._num_tasks[index],
+                    "draws": self._draws[index],
+                    "residual": float(self._residual[index]),
+                    "breaker": self.breakers.states[index].to_json(),
+                }
+                for index, name in enumerate(self.names)
+            ],
             "prompts_per_batch": self.prompts_per_batch,
             "seed": self._seed,
             "next_batch": self._next_batch,

@@ -96,9 +96,7 @@ def build_schedule(
         )
     source_index = draw_sources(shares, num_slots // batch_slots, batch_slots)
     batches = source_index.reshape(-1, batch_slots)
-    if (
-        1 < batch_slots < len(shares)
-    ):  # the quota leaves the order inside a batch open; with fewer sources it is ascending
+    if 1 < batch_slots < len(shares):  # the quota leaves their order open; with fewer sources it is ascending
         batches.sort(axis=1)
     shuffle_batches(batches, seed=seed)
     return Schedule(source_index, _place_tasks(source_index, num_tasks, seed), prompts_per_batch)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Real
 from typing import Literal
 
 from multiors.errors import ConfigError
 from multiors.mixing.quota import SHARE_UNITS
+from multiors.mixing.settings import is_number
 
 __all__ = ["Weights", "resolve_shares"]
 
@@ -79,23 +79,13 @@ def _find_weight(name: str, weights: Mapping[str, object]) -> float:
             f"source {name!r}: it has no weight, but {list(weights)} have; weights are given for every source or for "
             f"none. Give it a weight, or remove the others."
         )
-    number = _to_float(weights[name])
-    if not 0 < number < math.inf:
+    weight = weights[name]
+    if not (is_number(weight) and float(weight) > 0):
         raise ConfigError(
-            f"source {name!r}: weight {weights[name]!r} is not a finite number above 0. To leave the source out, "
+            f"source {name!r}: weight {weight!r} is not a finite number above 0. To leave the source out, "
             f"remove it from the mix."
         )
-    return number
-
-
-def _to_float(weight: object) -> float:
-    """NaN where it is no number, or one too large for a float."""
-    if isinstance(weight, bool) or not isinstance(weight, Real):
-        return math.nan
-    try:
-        return float(weight)
-    except OverflowError:
-        return math.nan
+    return float(weight)
 
 
 def _normalize(weight_by_source: dict[str, float], given: Mapping[str, float]) -> dict[str, float]:

@@ -16,15 +16,15 @@ from typing import Any
 
 import aiohttp
 import anyio
-from openreward.api._session.http import AuthenticationError, _RemoteSSEError, request_retryable
+from openreward.api._session.http import AuthenticationError, request_retryable
 from openreward.api.environments.client import matrix_sid_provider
-from openreward.api.errors import OpenRewardError
 
-from multiors.errors import SessionError, SourceError
+from multiors.errors import SourceError
+from multiors.ors.faults import ANSWER_ERRORS, NETWORK_ERRORS, explain
 from multiors.ors.sessions.runtime import Runtime
 from multiors.ors.sessions.session import sdk_environment
 from multiors.ors.target import Endpoint
-from multiors.ors.text import explain, one_line, redact
+from multiors.ors.text import one_line, show
 
 __all__ = [
     "MAX_CONCURRENT_REQUESTS",
@@ -89,8 +89,7 @@ def translate_errors(
     """
     at = f"source {label!r}: the server at {at or endpoint.session_url}"
 
-    def show(text: str) -> str:
-        return one_line(redact(text, [endpoint.api_key or "", *secrets]))
+    hidden = [endpoint.api_key or "", *secrets]
 
     try:
         yield
@@ -106,12 +105,12 @@ def translate_errors(
             f"catalogue name."
         ) from None
     except aiohttp.ClientResponseError as error:
-        raise SourceError(f"{at} answered HTTP {error.status}: {show(str(error.message))}.") from None
-    except (aiohttp.ClientError, OpenRewardError, OSError, SessionError, _RemoteSSEError) as error:
-        told = show(explain(error)).rstrip(".")
+        raise SourceError(f"{at} answered HTTP {error.status}: {show(str(error.message), hidden)}.") from None
+    except NETWORK_ERRORS as error:
+        told = show(explain(error), hidden).rstrip(".")
         raise ServerAway(f"{at} cannot be used: {told}. Check the address and that it is up.") from None
-    except (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise SourceError(f"{at} does not speak ORS: {type(error).__name__}: {show(str(error))}.") from None
+    except ANSWER_ERRORS as error:
+        raise SourceError(f"{at} does not speak ORS: {type(error).__name__}: {show(str(error), hidden)}.") from None
 
 
 @asynccontextmanager
@@ -388,7 +387,7 @@ class _TaskFetch:
 
 def _show(text: object, endpoint: Endpoint) -> str:
     """What a server wrote, as an error may show it: it may have written the key that it was sent."""
-    return one_line(redact(str(text), [endpoint.api_key or ""]))
+    return show(str(text), [endpoint.api_key or ""])
 
 
 def _read_splits(splits: Sequence[Mapping[str, Any]]) -> list[Split]:

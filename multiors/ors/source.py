@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import threading
 import uuid
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -44,7 +43,7 @@ from multiors.ors.tools import BoundTool, bind_tools, describe_tools, render_too
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = ["ORSSource", "warn_of_group_scores"]
+__all__ = ["ORSSource"]
 
 T = TypeVar("T")
 
@@ -218,9 +217,7 @@ class ORSSource:
     @property
     def environment_factory(self) -> EnvironmentFactory:
         """A picklable callable that makes one environment per rollout."""
-        if self.scores_groups:
-            warn_of_group_scores(self.label)
-
+        self.remark_group_scores()
         return EnvironmentFactory(self.blueprint)
 
     @property
@@ -290,6 +287,15 @@ class ORSSource:
     def scores_groups(self) -> bool:
         """Whether the environment compares the rollouts of a group."""
         return self.blueprint.group_blocks is not None
+
+    def remark_group_scores(self) -> None:
+        """Say that the environment compares the rollouts of a group, if it does, where nobody asks it to."""
+        if self.scores_groups:
+            self._say(
+                f"source {self.label!r}: this environment can also score a group's rollouts together, which is not "
+                f"done; only the rewards of its tools count. Pass reward=SourceReward(parts=(GroupScore(),)) in a mix "
+                f"to have it done."
+            )
 
     def describe_tools(self) -> str:
         """A table of the tools as the policy sees them, with renames and what its schema loses."""
@@ -449,12 +455,3 @@ class ORSSource:
         check_count(self.label, "retries", self._retries, minimum=0)
         check_seconds(self.label, "open_timeout_s", self._timeouts.open_s)
         check_seconds(self.label, "call_timeout_s", self._timeouts.call_s)
-
-
-def warn_of_group_scores(label: str) -> None:
-    """Say that an environment compares the rollouts of a group, and that nobody asked it to."""
-    warnings.warn(
-        f"source {label!r}: this environment can also score a group's rollouts together, which is not done; only the "
-        f"rewards of its tools count. Pass reward=SourceReward(parts=(GroupScore(),)) in a mix to have it done.",
-        stacklevel=3,
-    )

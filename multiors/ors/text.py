@@ -6,13 +6,11 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-import aiohttp
-
 from multiors.ors.tools.wording import clip
 from multiors.ors.tools.wording import one_line as fold
 from multiors.redaction import REDACTED, Redactor
 
-__all__ = ["explain", "one_line", "redact"]
+__all__ = ["one_line", "show"]
 
 _LIMIT = 500
 # Encoded headers, keys and session ids that a server echoes; no sentence has words like these.
@@ -24,25 +22,11 @@ def one_line(text: str) -> str:
     return clip(fold(text), _LIMIT)
 
 
-def redact(text: str, secrets: Iterable[str]) -> str:
-    """`text` without `secrets`, as they are or encoded, and without anything else that looks encoded."""
-    return _TOKEN.sub(REDACTED, _find_redactor(frozenset(secrets)).hide(text))
+def show(text: str, secrets: Iterable[str]) -> str:
+    """`text` as one short line without `secrets`, as they are or encoded, and without what else looks encoded."""
+    return one_line(_TOKEN.sub(REDACTED, _find_redactor(frozenset(secrets)).hide(text)))
 
 
 @lru_cache(maxsize=64)
 def _find_redactor(secrets: frozenset[str]) -> Redactor:
     return Redactor(secrets)
-
-
-def explain(error: BaseException) -> str:
-    """What went wrong, in a sentence: the last of several attempts stands for all."""
-    attempts = getattr(error, "errors", None)
-
-    if isinstance(attempts, list) and attempts and isinstance(attempts[-1], BaseException):
-        return f"{explain(attempts[-1])} (after {len(attempts)} attempts)"
-
-    if isinstance(error, aiohttp.ClientConnectorError):
-        reason = error.os_error.strerror if isinstance(error.os_error.strerror, str) else str(error.os_error)
-        return f"cannot connect to {error.host}:{error.port} ({reason.partition(' [')[0]})"
-
-    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -10,7 +10,7 @@ from multiors.rewards.composition import (
     check_values,
     compose,
 )
-from multiors.rewards.outcome import Outcome, decide_outcome
+from multiors.rewards.outcome import Outcome, decide_outcome, find_failure
 from multiors.rewards.reduction import Reduction
 from multiors.rewards.statistics import metric_values, share_values
 from multiors.rewards.summary import RunSummary, SourceSummary, add_summaries, summarize_source
@@ -28,6 +28,7 @@ __all__ = [
     "check_values",
     "compose",
     "decide_outcome",
+    "find_failure",
     "metric_values",
     "share_values",
     "summarize_source",

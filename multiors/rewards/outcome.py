@@ -29,7 +29,7 @@ from multiors.records import StepRecord, UnscoredReason
 from multiors.rewards.composition import SourceReward
 from multiors.rewards.reduction import Reduction, needs_whole_episode, reduce_rewards
 
-__all__ = ["Outcome", "decide_outcome"]
+__all__ = ["Outcome", "decide_outcome", "find_failure"]
 
 _ENVIRONMENT_FAILURES = (UnscoredReason.SESSION_LOST, UnscoredReason.BAD_REWARD, UnscoredReason.TOOL_ERROR)
 
@@ -64,11 +64,11 @@ def decide_outcome(
         truncated: Whether the token or turn budget ran out.
         reward: The source's rule.
     """
+    failure = find_failure(steps, opened=opened)
     if not opened:
-        return Outcome(None, UnscoredReason.UNREACHABLE)
+        return Outcome(None, failure)
     counted = _until_finished(steps)
     is_finished = finished or any(step.finished for step in counted)
-    failure = _find_environment_failure(counted)
     if failure is None and not is_finished and reward.unfinished is not None:
         return Outcome(reward.unfinished, None)
     if failure is not None and needs_whole_episode(reward.reduction):
@@ -84,6 +84,22 @@ def decide_outcome(
     if reward.unscored is not None:
         return Outcome(reward.unscored, None)
     return Outcome(None, _explain_policy(counted, truncated=truncated and not is_finished))
+
+
+def find_failure(steps: Sequence[StepRecord], *, opened: bool) -> UnscoredReason | None:
+    """How the environment failed in a rollout, whatever was scored before. None: it did not.
+
+    Args:
+        steps: Tool calls in order; those after the one that finished the episode are not looked at.
+        opened: Whether the session was ever opened.
+    """
+    if not opened:
+        return UnscoredReason.UNREACHABLE
+    counted = _until_finished(steps)
+    failures = {step.failure for step in counted}
+    if any(step.reward is not None and not _is_scored(step) for step in counted):
+        failures.add(UnscoredReason.BAD_REWARD)
+    return next((failure for failure in _ENVIRONMENT_FAILURES if failure in failures), None)
 
 
 def _reduce(steps: Sequence[StepRecord], reduction: Reduction) -> float | None:
@@ -113,13 +129,6 @@ def _until_finished(steps: Sequence[StepRecord]) -> Sequence[StepRecord]:
 
 def _is_scored(step: StepRecord) -> bool:
     return to_finite(step.reward) is not None
-
-
-def _find_environment_failure(steps: Sequence[StepRecord]) -> UnscoredReason | None:
-    failures = {step.failure for step in steps}
-    if any(step.reward is not None and not _is_scored(step) for step in steps):
-        failures.add(UnscoredReason.BAD_REWARD)
-    return next((failure for failure in _ENVIRONMENT_FAILURES if failure in failures), None)
 
 
 def _explain_policy(steps: Sequence[StepRecord], *, truncated: bool) -> UnscoredReason:

@@ -12,6 +12,7 @@ from math import fsum
 from typing import Any, NamedTuple
 
 from multiors.records import RolloutRecord, UnscoredReason
+from multiors.tables import align
 
 __all__ = ["FirstError", "RunSummary", "SourceSummary", "add_summaries", "summarize_source"]
 
@@ -86,13 +87,8 @@ class RunSummary:
     def __str__(self) -> str:
         header = ["source", "rollouts", "scored", "reward", "finished", "tool calls", "failed calls"]
         rows = [_row(name, summary) for name, summary in self.sources.items()]
-        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-        lines = []
-        for row in [header, ["-" * width for width in widths], *rows]:
-            cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-            lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip())
         remarks = [line for name, summary in self.sources.items() for line in _remark(name, summary)]
-        return "\n".join([*lines, *(["", *remarks] if remarks else [])])
+        return "\n".join([*align(header, rows), *(["", *remarks] if remarks else [])])
 
 
 def summarize_source(records: Sequence[RolloutRecord]) -> SourceSummary:

@@ -11,14 +11,22 @@ from multiors.errors import ConfigError
 from multiors.mixing import Schedule, SourceRows
 from multiors.ors.sessions.limits import Cap
 from multiors.ors.sessions.secrets import Secrets, check_secrets
-from multiors.ors.source import ORSSource, warn_of_group_scores
+from multiors.ors.source import ORSSource
 from multiors.rewards import SourceReward
 from multiors.training.readers import EpisodeReader, SourceReader
 from multiors.training.settings import BatchShape, check_max_sessions
 from multiors.training.slots import SlotSource
 from multiors.training.table import TABLE_COLUMNS
 
-__all__ = ["check_group_scores", "check_sessions", "count_tasks", "make_reader", "make_rows", "name_sources"]
+__all__ = [
+    "check_group_scores",
+    "check_sessions",
+    "check_shared_secrets",
+    "count_tasks",
+    "make_reader",
+    "make_rows",
+    "name_sources",
+]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -102,8 +110,8 @@ def check_group_scores(sources: Mapping[str, ORSSource | SlotSource], rewards: M
                 f"GroupScore out of SourceReward(parts=...)."
             )
 
-        if can_compare and not rewards[name].compares_groups:
-            warn_of_group_scores(name)
+        if isinstance(source, ORSSource) and not rewards[name].compares_groups:
+            source.remark_group_scores()
 
 
 def _check_name(name: object) -> str:

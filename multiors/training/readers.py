@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from multiors.errors import RoutingError
-from multiors.ors.rollouts.comparison import Verdict
 from multiors.ors.rollouts.submission import submit_messages
 from multiors.records import Episode, UnscoredReason
-from multiors.rewards import Outcome, SourceReward, decide_outcome
+from multiors.rewards import Outcome, SourceReward, decide_outcome, find_failure
 from multiors.training.groups import compare_groups
 
-__all__ = ["EpisodeReader", "Reading", "SourceReader"]
+__all__ = ["EpisodeReader", "Reading", "SourceReader", "judge"]
 
 
 class Reading(NamedTuple):
@@ -72,31 +71,40 @@ class EpisodeReader:
     ) -> list[Reading]:
         self._check_prompts(environments, arguments)
         submit_messages(environments, arguments.get("completions") or ())
-        outcomes = [
-            _decide(environment, reward, is_truncated)
+        readings = [
+            Reading(environment._episode(), judge(environment, reward, truncated=is_truncated))
             for environment, is_truncated in zip(environments, truncated, strict=True)
         ]
-        verdicts: Sequence[Verdict | None] = [None] * len(environments)
+        return self._compare(environments, readings, reward, arguments) if reward.compares_groups else readings
 
-        failures = [_find_failure(environment._episode()) for environment in environments]
+    def _compare(
+        self,
+        environments: Sequence[Any],
+        readings: Sequence[Reading],
+        reward: SourceReward,
+        arguments: Mapping[str, Any],
+    ) -> list[Reading]:
+        """The readings with what the environment says of each rollout beside the others of its group."""
+        failures = [find_failure(reading.episode.steps, opened=reading.episode.opened) for reading in readings]
+        verdicts = compare_groups(environments, [each is None for each in failures], arguments, source=self.source)
+        compared = []
 
-        if reward.compares_groups:
-            verdicts = compare_groups(environments, [each is None for each in failures], arguments, source=self.source)
+        for environment, reading, failure, verdict in zip(environments, readings, failures, verdicts, strict=True):
+            if isinstance(verdict, float):
+                compared.append(reading._replace(group_score=verdict))
+                continue
 
-        for row, (environment, verdict) in enumerate(zip(environments, verdicts, strict=True)):
-            if isinstance(verdict, tuple):
+            reason = failure or UnscoredReason.SESSION_LOST  # nobody's session could be asked
+
+            if verdict is not None:
+                reason = verdict[0]
                 environment._note_comparison(*verdict)
-            if environment._refusal is not None:
-                raise environment._refusal
-            if reward.needs_comparison and not isinstance(verdict, float):
-                # Without its score beside the others, a rollout would be worth less through no fault of the policy.
-                reason = verdict[0] if isinstance(verdict, tuple) else failures[row] or UnscoredReason.SESSION_LOST
-                outcomes[row] = Outcome(None, reason)
 
-        return [
-            Reading(environment._episode(), outcome, verdict if isinstance(verdict, float) else None)
-            for environment, outcome, verdict in zip(environments, outcomes, verdicts, strict=True)
-        ]
+            # Without its score beside the others, a rollout would be worth less through no fault of the policy.
+            outcome = Outcome(None, reason) if reward.needs_comparison else reading.outcome
+            compared.append(Reading(environment._episode(), outcome))
+
+        return compared
 
     def _check_prompts(self, environments: Sequence[Any], arguments: Mapping[str, Any]) -> None:
         """A trainer that left out what an environment put into the row's prompt trained on another one."""
@@ -114,17 +122,16 @@ class EpisodeReader:
         environment._release()
 
 
-def _find_failure(episode: Episode) -> UnscoredReason | None:
-    """How the environment failed in a rollout, whatever was scored before. None: it did not."""
-    if not episode.opened:
-        return UnscoredReason.UNREACHABLE
+def judge(environment: Any, reward: SourceReward, *, truncated: bool) -> Outcome:
+    """What a rollout of this library's environments was worth to its environment alone.
 
-    failures = [step.failure for step in episode.steps if step.failure is not None and step.failure.is_infrastructure]
-    return failures[0] if failures else None
+    Raises:
+        SourceError: A tool showed an image to a policy that takes none; where it did, the trainer swallowed the error.
+    """
+    if environment._refusal is not None:
+        raise environment._refusal
 
-
-def _decide(environment: Any, reward: SourceReward, is_truncated: bool) -> Outcome:
     episode: Episode = environment._episode()
     return decide_outcome(
-        episode.steps, finished=episode.finished, opened=episode.opened, truncated=is_truncated, reward=reward
+        episode.steps, finished=episode.finished, opened=episode.opened, truncated=truncated, reward=reward
     )

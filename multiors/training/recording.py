@@ -93,8 +93,7 @@ class Recording:
 
 def _find_secrets(source: Any) -> Iterator[str]:
     if isinstance(source, ORSSource):
-        yield from (endpoint.api_key or "" for endpoint in source.blueprint.endpoints)
-        yield from source.blueprint.options.hidden
+        yield from source.blueprint.hidden
     else:  # another spec, which keeps them where TRL's does, if it has any
         spec = getattr(source, "_spec", None)
         yield getattr(spec, "_api_key", None) or ""

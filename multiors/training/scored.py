@@ -15,8 +15,9 @@ from multiors.ors.rollouts.blueprint import Blueprint
 from multiors.ors.rollouts.environment import RolloutEnvironment
 from multiors.ors.rollouts.factory import make_environment_class
 from multiors.ors.rollouts.showing import Shown
-from multiors.rewards import SourceReward, compose, decide_outcome
+from multiors.rewards import SourceReward, compose
 from multiors.training.lookahead import Lookahead
+from multiors.training.readers import judge
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -38,16 +39,15 @@ class ScoredEnvironment(RolloutEnvironment):
         return super().reset(**columns)
 
     def get_reward(self) -> float | None:
-        """The rollout's reward, None where it is unscored; its session ends here."""
-        episode = self._episode()
-        outcome = decide_outcome(
-            episode.steps,
-            finished=episode.finished,
-            opened=episode.opened,
-            truncated=False,
-            reward=self._reward_rule,
-        )
-        self._release()
+        """The rollout's reward, None where it is unscored; its session ends here.
+
+        Raises:
+            SourceError: A tool showed an image to a policy that takes none.
+        """
+        try:
+            outcome = judge(self, self._reward_rule, truncated=False)
+        finally:
+            self._release()
 
         return compose(outcome.value, [], self._reward_rule)
 

@@ -17,13 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal, get_args
 
 from multiors.errors import ConfigError
 from multiors.mixing.curricula.box import check_box, fit_box
 from multiors.mixing.curricula.curriculum import Curriculum, MixSource, States
 from multiors.mixing.curricula.observing import SourceObservation, widen_range
-from multiors.mixing.curricula.settings import check_count, check_number
+from multiors.mixing.observed import slide
+from multiors.mixing.settings import check_count, check_number
 
 __all__ = ["BanditScore", "ScoreBandit"]
 
@@ -117,14 +119,15 @@ class ScoreBandit(Curriculum):
         if seen is None:
             return state
         known_range = widen_range(state["range"], seen)
-        value = seen.abs_advantage
-        if self.score == "variance" and known_range is not None:
-            value = seen.variance(known_range[1] - known_range[0])
+        if self.score == "abs_advantage":
+            value = seen.abs_advantage
+        else:
+            value = None if known_range is None else seen.variance(known_range[1] - known_range[0])
         if value is None:
             return {**state, "range": known_range}
         window, mean = [], value
         if self.window_rollouts is not None:
-            window = _slide([*state["window"], [value, seen.num_scored]], self.window_rollouts)
+            window = slide([*state["window"], [value, seen.num_scored]], self.window_rollouts, count=itemgetter(1))
             total = sum(count for _, count in window)
             mean = math.fsum(each * (count / total) for each, count in window)
         elif state["mean"] is not None:
@@ -142,10 +145,3 @@ class ScoreBandit(Curriculum):
             else state["mean"] + self.exploration * math.sqrt(2 * math.log(total + 1) / (state["num_rollouts"] + 1))
             for name, state in states.items()
         }
-
-
-def _slide(window: list[list[float]], num_rollouts: int) -> list[list[float]]:
-    """The last batches that hold so many rollouts, as few as it takes."""
-    while sum(count for _, count in window[1:]) >= num_rollouts:
-        window = window[1:]
-    return window

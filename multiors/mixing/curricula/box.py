@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from multiors.errors import ConfigError
-from multiors.mixing.curricula.settings import check_number, is_number
+from multiors.mixing.settings import check_number, is_number
 
 __all__ = ["check_box", "fit_box"]
 
@@ -77,7 +77,10 @@ def fit_box(
 def _find_preference(preferences: Mapping[str, float], name: str) -> float:
     value = preferences.get(name, math.nan)
     if not is_number(value) or value < 0:
-        raise ConfigError(f"source {name!r}: the preference {value!r} is no finite number from 0 upwards.")
+        raise ConfigError(
+            f"source {name!r}: the preference {value!r} is no finite number from 0 upwards. Give fit_box() one per "
+            f"source."
+        )
     return float(value)
 
 

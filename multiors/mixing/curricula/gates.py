@@ -16,12 +16,14 @@ import graphlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from multiors.errors import ConfigError
 from multiors.mixing.curricula.curriculum import Curriculum, MixSource, States
 from multiors.mixing.curricula.observing import SourceObservation, relative_mean
-from multiors.mixing.curricula.settings import check_count, check_number
+from multiors.mixing.observed import slide
+from multiors.mixing.settings import check_count, check_number, require_range
 
 __all__ = ["Gates"]
 
@@ -83,12 +85,8 @@ class Gates(Curriculum):
         for name in sorted({*judged, *self.after}):
             if name not in found:
                 raise ConfigError(f"Gates: source {name!r} is not in the mix; sources: {list(found)}.")
-            if name in judged and found[name].reward_range is None:
-                raise ConfigError(
-                    f"source {name!r}: the thresholds of Gates are fractions of the range of its rewards, and it does "
-                    f"not say how low and how high they can be. Declare it: reward=SourceReward(range=(0, 1)) for "
-                    f"example."
-                )
+            if name in judged:
+                require_range("Gates", name, found[name].reward_range)
         return {name: self._begin_source(name) for name in found}
 
     def _begin_source(self, name: str) -> dict[str, Any]:
@@ -137,10 +135,7 @@ class Gates(Curriculum):
                     f"{self.floor:g} of its share"
                 )
             if old["graduated"] and not new["graduated"]:
-                sentences.append(
-                    f"source {name!r} has regressed: its mean reward fell to {mean:.2f} of its range, it had graduated "
-                    f"at {self.graduate_at[name]:g}. It gets its whole share again"
-                )
+                sentences.append(f"source {name!r} {self._explain_return(name, mean)}. It gets its whole share again")
         return sentences
 
     def _judge(self, name: str, state: Any, seen: SourceObservation | None) -> Any:
@@ -149,9 +144,7 @@ class Gates(Curriculum):
         rewards = [] if seen is None else _relative_rewards(seen)
         if not rewards:
             return state
-        window = [*state["window"], [math.fsum(rewards), len(rewards)]]
-        while sum(count for _, count in window[1:]) >= self.window_groups:
-            window = window[1:]
+        window = slide([*state["window"], [math.fsum(rewards), len(rewards)]], self.window_groups, count=itemgetter(1))
         state["window"] = window
         if sum(count for _, count in window) < self.window_groups:
             return state
@@ -160,33 +153,39 @@ class Gates(Curriculum):
         state["reached"] = [
             other for other, threshold in thresholds.items() if other in state["reached"] or mean >= threshold
         ]
-        if name in self.graduate_at:
-            threshold = self.graduate_at[name] - (self.margin if state["graduated"] else 0.0)
-            state["graduated"] = mean >= threshold
+        threshold = self.graduate_at.get(name, math.inf) - (self.margin if state["graduated"] else 0.0)
+        state["graduated"] = mean >= threshold
         return state
 
     def _open(self, name: str, state: Any, states: States) -> Any:
         if not state["locked"]:
             return state
         is_patient = self.patience_batches is None or state["num_batches"] < self.patience_batches
-        is_waiting = any(
-            name not in states[before]["reached"] for before in self.after.get(name, ()) if before in states
-        )
+        is_waiting = any(name not in states[before]["reached"] for before in self.after.get(name, ()))
         return {**state, "locked": is_waiting and is_patient}
 
     def _explain_opening(self, name: str, state: Any) -> str:
-        wanted = ", ".join(f"{before!r} {threshold:g}" for before, threshold in self.after[name].items())
+        wanted = ", ".join(f"{before!r} {threshold:g}" for before, threshold in self.after.get(name, {}).items())
+        if not wanted:
+            return "nothing is named any more that it waits for"
         if state["num_batches"] == self.patience_batches:
             return f"it has waited for {wanted} during {state['num_batches']} batches"
         return f"reached was {wanted}"
+
+    def _explain_return(self, name: str, mean: float) -> str:
+        if name not in self.graduate_at:
+            return "had graduated, and is not named in graduate_at any more"
+        return (
+            f"has regressed: its mean reward fell to {mean:.2f} of its range, it had graduated at "
+            f"{self.graduate_at[name]:g}"
+        )
 
 
 def _relative_rewards(seen: SourceObservation) -> list[float]:
     """The mean of each group that has one, as a fraction of the declared range."""
     if seen.reward_range is None:
         return []
-    groups = ([reward for reward in group if reward is not None] for group in seen.groups)
-    means = (relative_mean(group, seen.reward_range) for group in groups)
+    means = (relative_mean(group, seen.reward_range) for group in seen.groups)
     return [mean for mean in means if mean is not None]
 
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from multiors.errors import ConfigError
 from multiors.mixing.curricula.levels import Level, find_levels, read_field
 from multiors.mixing.curricula.observing import RewardRange, TaskObservation, relative_mean
-from multiors.mixing.curricula.settings import check_count, check_number
-from multiors.mixing.curricula.tasks import SourceTasks, TaskCurriculum, TaskDraws, require_range, spread, stream_of
+from multiors.mixing.curricula.tasks import SourceTasks, TaskCurriculum, TaskDraws, spread, stream_of
+from multiors.mixing.settings import check_count, check_number, require_range
 from multiors.mixing.walk import TaskWalk
 
 __all__ = ["Ladder", "LadderDraws"]
@@ -79,7 +79,9 @@ class Ladder(TaskCurriculum):
         if self.patience_groups is not None:
             check_count("Ladder", "patience_groups", self.patience_groups, low=self.min_groups)
         if self.down >= self.up:
-            raise ConfigError(f"Ladder: down={self.down!r} is not below up={self.up!r}.")
+            raise ConfigError(
+                f"Ladder: down={self.down!r} is not below up={self.up!r}. Raise the one, or lower the other."
+            )
         if self.order is not None and (self.field is None or self.num_levels is not None or self.highest_first):
             raise ConfigError(
                 "Ladder: order=... lists the values of a field. Give field=..., and nothing else beside it."
@@ -93,7 +95,13 @@ class Ladder(TaskCurriculum):
         Raises:
             ConfigError: Levels cannot be found, or the source declares no range of rewards.
         """
-        return LadderDraws(self, self.find_levels(tasks), require_range("Ladder", tasks), seed=seed, source=source)
+        return LadderDraws(
+            self,
+            self.find_levels(tasks),
+            require_range("Ladder", tasks.name, tasks.reward_range),
+            seed=seed,
+            source=source,
+        )
 
     def find_levels(self, tasks: SourceTasks) -> list[Level | None]:
         """The level of each task. None: not known.
@@ -178,7 +186,7 @@ class LadderDraws(TaskDraws):
         Groups of other levels decide nothing: they were drawn before the last change, or to keep what was learned.
         """
         for each in seen:
-            mean = relative_mean([reward for reward in each.rewards if reward is not None], self._range)
+            mean = relative_mean(each.rewards, self._range)
             if mean is not None and self._levels[each.position] == self._level:
                 self._total += mean
                 self._num_groups += 1

@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import Any
 
 from multiors.errors import ConfigError
-from multiors.mixing.curricula.settings import is_number
 from multiors.mixing.curricula.tasks import SourceTasks
+from multiors.mixing.settings import is_number
 
 __all__ = ["Level", "find_levels", "read_field"]
 
@@ -74,8 +74,8 @@ def find_levels(
             raise ConfigError(
                 f"source {name!r}: a task's level is {unknown[0]!r}, which is not in order={list(order)!r}. Add it."
             )
-        ranks = [None if value is None else list(order).index(value) for value in values]
-        return _close_gaps(ranks)
+        ordered = list(order)
+        return _close_gaps([None if value is None else ordered.index(value) for value in values])
     strange = [value for value in known if not is_number(value)]
     if strange:
         raise ConfigError(
@@ -95,7 +95,7 @@ def _bin(numbers: Sequence[float | None], num_levels: int) -> list[float | None]
         count = len(list(equal))
         bins[number] = (2 * rank + count) * num_levels // (2 * len(ordered))  # by the middle of those that are equal
         rank += count
-    return [None if number is None else min(bins[number], num_levels - 1) for number in numbers]
+    return [None if number is None else bins[number] for number in numbers]
 
 
 def _close_gaps(ranks: Sequence[float | None]) -> list[Level | None]:

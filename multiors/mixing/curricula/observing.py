@@ -59,7 +59,7 @@ class SourceObservation:
     @property
     def scored(self) -> list[float]:
         """The rewards that there are."""
-        return [reward for group in self.groups for reward in group if reward is not None]
+        return [reward for group in self.groups for reward in _scored(group)]
 
     @property
     def num_scored(self) -> int:
@@ -103,8 +103,7 @@ class SourceObservation:
         return mean_of(_variance([reward / width for reward in group]) if width else 0.0 for group in self._compared())
 
     def _compared(self) -> list[list[float]]:
-        groups = ([reward for reward in group if reward is not None] for group in self.groups)
-        return [group for group in groups if len(group) >= 2]
+        return [group for group in map(_scored, self.groups) if len(group) >= 2]
 
 
 def group_by_source(
@@ -134,9 +133,12 @@ def mean_of(values: Iterable[float]) -> float | None:
         return math.fsum(value / len(found) for value in found)
 
 
-def relative_mean(rewards: Sequence[float], reward_range: RewardRange) -> float | None:
-    """The mean as a fraction of a range: 0 at its lowest reward, 1 at its highest. None: of nothing."""
-    mean = mean_of(rewards)
+def relative_mean(rewards: Iterable[float | None], reward_range: RewardRange) -> float | None:
+    """The mean of the rewards that there are as a fraction of a range: 0 at its lowest, 1 at its highest.
+
+    None: there are none.
+    """
+    mean = mean_of(_scored(rewards))
     low, high = reward_range
     return None if mean is None else (mean / 2 - low / 2) / (high / 2 - low / 2)
 
@@ -147,6 +149,11 @@ def widen_range(known: Sequence[float] | None, seen: SourceObservation) -> list[
         return list(seen.reward_range)
     values = [*(known or ()), *seen.scored]
     return [min(values), max(values)] if values else None
+
+
+def _scored(rewards: Iterable[float | None]) -> list[float]:
+    """The rewards that there are."""
+    return [reward for reward in rewards if reward is not None]
 
 
 def _abs_advantages(group: Sequence[float]) -> list[float]:

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from multiors.errors import ConfigError
 from multiors.mixing.curricula.observing import RewardRange, TaskObservation, relative_mean
-from multiors.mixing.curricula.settings import check_number
-from multiors.mixing.curricula.tasks import SourceTasks, TaskCurriculum, TaskDraws, require_range, spread, stream_of
+from multiors.mixing.curricula.tasks import SourceTasks, TaskCurriculum, TaskDraws, spread, stream_of
+from multiors.mixing.settings import check_number, require_range
 from multiors.mixing.walk import TaskWalk
 
 __all__ = ["PoolDraws", "Pools"]
@@ -60,7 +60,10 @@ class Pools(TaskCurriculum):
         check_number("Pools", "hard_weight", self.hard_weight, low=0, above=True)
         check_number("Pools", "solved_weight", self.solved_weight, low=0, above=True)
         if self.hard_below > self.solved_above:
-            raise ConfigError(f"Pools: hard_below={self.hard_below!r} is above solved_above={self.solved_above!r}.")
+            raise ConfigError(
+                f"Pools: hard_below={self.hard_below!r} is above solved_above={self.solved_above!r}. Raise the one, or "
+                f"lower the other."
+            )
 
     def begin(self, tasks: SourceTasks, *, seed: int, source: int) -> PoolDraws:
         """The draws of a source, of which no task was drawn yet.
@@ -68,7 +71,9 @@ class Pools(TaskCurriculum):
         Raises:
             ConfigError: The source declares no range of rewards.
         """
-        return PoolDraws(self, tasks.num_tasks, require_range("Pools", tasks), seed=seed, source=source)
+        return PoolDraws(
+            self, tasks.num_tasks, require_range("Pools", tasks.name, tasks.reward_range), seed=seed, source=source
+        )
 
 
 class PoolDraws(TaskDraws):
@@ -109,7 +114,7 @@ class PoolDraws(TaskDraws):
             if each.position not in self._in_flight:
                 continue  # drawn twice, and back already; or drawn by a run with other tasks
             pool = self._in_flight.pop(each.position)
-            mean = relative_mean([reward for reward in each.rewards if reward is not None], self._range)
+            mean = relative_mean(each.rewards, self._range)
             self._queues[pool if mean is None else self._find_pool(mean)].append(each.position)
 
     def state(self) -> dict[str, Any]:
@@ -147,11 +152,8 @@ class PoolDraws(TaskDraws):
             del self._in_flight[position]
         else:
             pool = spread([size * weight for size, weight in zip(sizes, self._weights, strict=True)], self._credit)
-            position = (
-                self._begin_next()
-                if pool == _NEW and self._num_begun < self._num_tasks
-                else (self._queues[pool].popleft())
-            )
+            is_first = pool == _NEW and self._num_begun < self._num_tasks
+            position = self._begin_next() if is_first else self._queues[pool].popleft()
         self._in_flight[position] = pool
         return position
 

@@ -16,7 +16,7 @@ from multiors.errors import ConfigError
 from multiors.mixing.curricula.box import check_box, fit_box
 from multiors.mixing.curricula.curriculum import Curriculum, MixSource, States
 from multiors.mixing.curricula.observing import SourceObservation, widen_range
-from multiors.mixing.curricula.settings import check_number
+from multiors.mixing.settings import check_number
 
 __all__ = ["LearningProgress"]
 
@@ -52,7 +52,10 @@ class LearningProgress(Curriculum):
         check_number("LearningProgress", "slow", self.slow, low=0, high=1, above=True)
         check_box("LearningProgress", self.lowest, self.highest)
         if self.slow >= self.fast:
-            raise ConfigError(f"LearningProgress: slow={self.slow!r} is not below fast={self.fast!r}.")
+            raise ConfigError(
+                f"LearningProgress: slow={self.slow!r} is not below fast={self.fast!r}. Raise the one, or lower the "
+                f"other."
+            )
 
     def begin(self, sources: Sequence[MixSource]) -> States:
         """Nothing was seen."""

@@ -15,7 +15,7 @@ from typing import Any
 from multiors.errors import ConfigError
 from multiors.mixing.curricula.curriculum import Chain, Curriculum, MixSource
 from multiors.mixing.curricula.observing import SourceObservation
-from multiors.mixing.curricula.settings import is_number
+from multiors.mixing.settings import is_number
 
 __all__ = ["CurriculumRun"]
 
@@ -71,12 +71,16 @@ class CurriculumRun:
         found = self._curriculum.shares(self._states, reference, batch=batch, num_batches=self._num_batches)
         who = f"curriculum {_name(self._curriculum)}"
         if set(found) != set(self._names):
-            raise ConfigError(f"{who}: shares() gave {list(found)}; the sources are {list(self._names)}.")
+            raise ConfigError(
+                f"{who}: shares() gave {list(found)}; the sources are {list(self._names)}. Give each a share."
+            )
         for name, share in found.items():
             if not is_number(share) or share < 0:
                 raise ConfigError(f"{who}: shares() gave source {name!r} {share!r}. Return numbers from 0 upwards.")
             if share > _NOTHING and not reference[name]:
-                raise ConfigError(f"{who}: shares() gave source {name!r} {share!r}, and its reference share is 0.")
+                raise ConfigError(
+                    f"{who}: shares() gave source {name!r} {share!r}, and its reference share is 0. Return 0 for it."
+                )
         total = math.fsum(found.values())
         if abs(total - 1) > _ROUNDING:
             raise ConfigError(f"{who}: the shares of batch {batch} sum to {total!r}. Divide them by their sum.")

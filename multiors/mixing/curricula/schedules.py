@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from multiors.errors import ConfigError
 from multiors.mixing.curricula.curriculum import Curriculum, MixSource, States
 from multiors.mixing.curricula.observing import SourceObservation
-from multiors.mixing.curricula.settings import check_number, is_number
+from multiors.mixing.settings import check_number, is_number
 
 __all__ = ["ScheduleUnit", "ShareSchedule"]
 

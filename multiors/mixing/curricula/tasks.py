@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from multiors.errors import ConfigError
 from multiors.mixing.curricula.observing import RewardRange, TaskObservation
 
-__all__ = ["SourceTasks", "TaskCurriculum", "TaskDraws", "require_range", "spread", "stream_of"]
+__all__ = ["SourceTasks", "TaskCurriculum", "TaskDraws", "spread", "stream_of"]
 
 _STREAMS_PER_SOURCE = 2**32  # More than a source has tasks; the walks of sources as wholes have the streams below.
 
@@ -110,17 +109,3 @@ def spread(weights: Sequence[float], credit: list[float]) -> int:
 def stream_of(source: int, pool: int) -> int:
     """A number for `TaskWalk(source=...)` that no other pool has, and no source as a whole."""
     return (1 + source) * _STREAMS_PER_SOURCE + pool
-
-
-def require_range(owner: str, tasks: SourceTasks) -> RewardRange:
-    """The range of a source's rewards.
-
-    Raises:
-        ConfigError: It declares none.
-    """
-    if tasks.reward_range is None:
-        raise ConfigError(
-            f"source {tasks.name!r}: the thresholds of {owner} are fractions of the range of its rewards, and it does "
-            f"not say how low and how high they can be. Declare it: reward=SourceReward(range=(0, 1)) for example."
-        )
-    return tasks.reward_range

@@ -17,7 +17,7 @@ from multiors.errors import ConfigError
 from multiors.mixing.curricula.box import check_box, fit_box
 from multiors.mixing.curricula.curriculum import Curriculum, MixSource, States
 from multiors.mixing.curricula.observing import SourceObservation
-from multiors.mixing.curricula.settings import check_number
+from multiors.mixing.settings import check_number
 
 __all__ = ["WorstSource"]
 

@@ -11,7 +11,7 @@ from typing import Literal
 from multiors.ors.sessions.limits import Cap
 from multiors.ors.sessions.options import SessionOptions
 from multiors.ors.target import Endpoint
-from multiors.ors.text import one_line, redact
+from multiors.ors.text import show
 from multiors.ors.tools import BoundTool
 
 __all__ = ["Blueprint", "Images", "TerminalTool"]
@@ -69,7 +69,11 @@ class Blueprint:
         """The tool that the policy knows by a name."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
+    @property
+    def hidden(self) -> list[str]:
+        """This source's keys and secrets."""
+        return [*(endpoint.api_key or "" for endpoint in self.endpoints), *self.options.hidden]
+
     def hide_secrets(self, text: str) -> str:
         """`text` on one line without this source's keys and secrets."""
-        keys = [endpoint.api_key or "" for endpoint in self.endpoints]
-        return one_line(redact(text, [*keys, *self.options.hidden]))
+        return show(text, self.hidden)

@@ -26,15 +26,16 @@ from typing import Any, ClassVar
 from multiors.errors import RoutingError, SessionError, SourceError
 from multiors.numeric import parse_step_reward
 from multiors.ors.content import Block, Prompt, describe_images, has_images, show_blocks
+from multiors.ors.faults import OPEN_ERRORS, explain
 from multiors.ors.rollouts.ahead import Answer, CallsAhead, ask
 from multiors.ors.rollouts.blueprint import Blueprint
 from multiors.ors.rollouts.comparison import Verdict, as_candidate, start_comparison
-from multiors.ors.rollouts.opening import OPEN_ERRORS, take_or_open
+from multiors.ors.rollouts.opening import take_or_open
 from multiors.ors.rollouts.showing import Shown, show_prompt, shows_images
 from multiors.ors.sessions.calls import CallFailed
 from multiors.ors.sessions.runtime import Runtime, get_runtime
 from multiors.ors.sessions.session import OpenSession
-from multiors.ors.text import explain, one_line
+from multiors.ors.text import one_line
 from multiors.ors.tools import BoundTool, bind_arguments
 from multiors.records import Episode, StepRecord, UnscoredReason
 
@@ -153,7 +154,7 @@ class RolloutEnvironment:
             SessionError: There is nothing to show, or an image that cannot be read.
             SourceError: There is an image, and the policy's model takes none.
         """
-        if has_images(prompt.all_blocks) and not self._shows_images():
+        if has_images(prompt.all_blocks) and not shows_images(self._blueprint, self._task_index):
             self._report_once("images", "the prompt holds images, which the policy is not shown")
             prompt = prompt.without_images()
             if prompt.is_empty:
@@ -162,12 +163,6 @@ class RolloutEnvironment:
         shown = show_prompt(prompt, row)
         self._num_messages = len(row) if isinstance(row, list) else None
         return shown
-
-    def _shows_images(self) -> bool:
-        try:
-            return shows_images(self._blueprint)
-        except SourceError as error:
-            raise SourceError(f"source {self._blueprint.label!r}, task {self._task_index}: {error}") from None
 
     def _close(self) -> None:
         """Close the session and wait for it."""
@@ -268,7 +263,7 @@ class RolloutEnvironment:
             SessionError: An image cannot be read.
             SourceError: There is an image, and the policy's model takes none.
         """
-        if has_images(blocks) and not self._shows_images():
+        if has_images(blocks) and not shows_images(self._blueprint, self._task_index):
             self._report_once("images", "a tool answered with images, which the policy is not shown")
             blocks = [block for block in blocks if isinstance(block, str)]
 

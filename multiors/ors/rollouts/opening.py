@@ -18,20 +18,18 @@ from functools import partial
 
 import aiohttp
 import anyio
-from openreward.api._session.http import AuthenticationError, _RemoteSSEError
 from openreward.api.errors import OpenRewardError
 
 from multiors.errors import SessionError
 from multiors.ors.content import Prompt
+from multiors.ors.faults import OPEN_ERRORS, is_connection_error
 from multiors.ors.rollouts.blueprint import Blueprint
 from multiors.ors.sessions.calls import back_off
 from multiors.ors.sessions.runtime import get_runtime
-from multiors.ors.sessions.servers import is_connection_error
 from multiors.ors.sessions.session import OpenSession, open_session
 from multiors.ors.target import Endpoint
 
 __all__ = [
-    "OPEN_ERRORS",
     "Opening",
     "discard",
     "discard_owned_by",
@@ -43,23 +41,6 @@ __all__ = [
 
 # Statuses below 500 that say "not now" and not "not so".
 _PASSING = (408, 410, 429)
-
-OPEN_ERRORS = (
-    aiohttp.ClientError,
-    AuthenticationError,
-    OpenRewardError,
-    SessionError,
-    OSError,
-    TimeoutError,
-    AssertionError,  # the SDK's way to say that a server gave no session id
-    AttributeError,  # its way to say that a prompt is not what ORS defines
-    LookupError,
-    RecursionError,  # JSON that is nested a thousand times
-    TypeError,
-    ValueError,
-    _RemoteSSEError,  # a server that refused a session in its event stream
-)
-"""What opening a session can raise; anything else is a bug and stops training."""
 
 
 class Opening:
@@ -78,7 +59,7 @@ class Opening:
     async def _open(self) -> OpenSession:
         with anyio.CancelScope() as self._scope:
             if not self._is_unwanted:
-                return await _open(self.blueprint, self.task_index)
+                return await open_now(self.blueprint, self.task_index)
 
         raise SessionError("nobody waits for this session any more")
 
@@ -169,15 +150,6 @@ def discard(openings: Iterable[Opening]) -> None:
             opening.discard()
 
 
-async def open_now(blueprint: Blueprint, task_index: int) -> OpenSession:
-    """An open session, for whoever runs on the runtime's loop; closed with `Runtime.close`.
-
-    Raises:
-        One of OPEN_ERRORS: It did not open.
-    """
-    return await _open(blueprint, task_index)
-
-
 async def has_random_prompt(blueprint: Blueprint, task_index: int) -> bool:
     """Whether two sessions of one task give different prompts. Runs on the runtime's loop.
 
@@ -187,7 +159,7 @@ async def has_random_prompt(blueprint: Blueprint, task_index: int) -> bool:
     prompts = []
 
     for _ in range(2):
-        session = await _open(blueprint, task_index)
+        session = await open_now(blueprint, task_index)
         prompts.append(session.prompt)
         get_runtime().close_soon(session)
 
@@ -198,8 +170,14 @@ def _key(blueprint: Blueprint, task_index: int) -> tuple[str, int]:
     return blueprint.identity, task_index
 
 
-async def _open(blueprint: Blueprint, task_index: int) -> OpenSession:
-    """Open a session on the least loaded server; where that cannot be reached, on another, in a session of its own."""
+async def open_now(blueprint: Blueprint, task_index: int) -> OpenSession:
+    """An open session on the least loaded server; where that cannot be reached, on another, in a session of its own.
+
+    Runs on the runtime's loop; closed with `Runtime.close`.
+
+    Raises:
+        One of OPEN_ERRORS: It did not open.
+    """
     runtime = get_runtime()
     borrower = object()
 

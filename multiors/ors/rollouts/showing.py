@@ -27,8 +27,12 @@ def note_model(identities: Iterable[str], *, sees_images: bool) -> None:
     _sees_images.update(dict.fromkeys(identities, sees_images))
 
 
-def shows_images(blueprint: Blueprint) -> bool:
+def shows_images(blueprint: Blueprint, task_index: int | None) -> bool:
     """Whether the policy is shown the images of a source, or the text beside them alone.
+
+    Args:
+        blueprint: Of the source.
+        task_index: The task in which there is one, for the message.
 
     Raises:
         SourceError: Neither was decided.
@@ -43,8 +47,9 @@ def shows_images(blueprint: Blueprint) -> bool:
 
     model = "takes text only" if sees_images is False else "is not known to take images"
     raise SourceError(
-        f"the environment sent an image, and the policy's model {model}. Pass images='drop' to the source to show the "
-        f"policy the text alone, images='show' for a model that takes images, or remove the source."
+        f"source {blueprint.label!r}, task {task_index}: the environment sent an image, and the policy's model "
+        f"{model}. Pass images='drop' to the source to show the policy the text alone, images='show' for a model that "
+        f"takes images, or remove the source."
     )
 
 

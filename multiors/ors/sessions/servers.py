@@ -19,7 +19,7 @@ import anyio
 from multiors.errors import SessionError
 from multiors.ors.target import Endpoint
 
-__all__ = ["Servers", "is_connection_error"]
+__all__ = ["Servers"]
 
 logger = logging.getLogger("multiors.ors")
 
@@ -130,10 +130,3 @@ class Servers:
                 return response.status < 500
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
-
-
-def is_connection_error(error: BaseException) -> bool:
-    """Whether a server could not be reached, or went away; also where the SDK gave up after several attempts."""
-    attempts = getattr(error, "errors", None)
-    last = attempts[-1] if isinstance(attempts, list) and attempts else error
-    return isinstance(last, aiohttp.ClientConnectionError | ConnectionError)

@@ -1,19 +1,20 @@
-"""What the settings of curricula have in common: which numbers are allowed, and what a wrong one is told.
+"""What the settings of mixes and curricula have in common: which numbers are allowed, and what a wrong one is told.
 
-Knows no curriculum.
+Knows no setting.
 """
 
 from __future__ import annotations
 
 import math
 from numbers import Real
+from typing import TypeGuard
 
 from multiors.errors import ConfigError
 
-__all__ = ["check_count", "check_number", "is_number"]
+__all__ = ["check_count", "check_number", "is_number", "require_range"]
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether a value is a finite number; truth values are none."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
@@ -39,7 +40,7 @@ def check_number(
     Raises:
         ConfigError: It is not one.
     """
-    if is_number(value) and low <= value <= high and not (above and value == low):  # type: ignore[operator]  # a number
+    if is_number(value) and low <= value <= high and not (above and value == low):
         return
     bottom = f"above {low:g}" if above else f"from {low:g}"
     top = " upwards" if high == math.inf and not above else "" if high == math.inf else f" to {high:g}"
@@ -54,3 +55,17 @@ def check_count(owner: str, name: str, value: object, *, low: int = 1) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise ConfigError(f"{owner}: {name}={value!r} is no whole number from {low} upwards.")
+
+
+def require_range(owner: str, source: str, reward_range: tuple[float, float] | None) -> tuple[float, float]:
+    """The range of a source's rewards, of which the thresholds of a curriculum are fractions.
+
+    Raises:
+        ConfigError: It declares none.
+    """
+    if reward_range is None:
+        raise ConfigError(
+            f"source {source!r}: the thresholds of {owner} are fractions of the range of its rewards, and it does not "
+            f"say how low and how high they can be. Declare it: reward=SourceReward(range=(0, 1)) for example."
+        )
+    return reward_range
