@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,6 +30,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import ErrorDetails
 
+from multiors.curriculum_config import CURRICULUM_KEYS, AnyCurriculum, AnyTaskCurriculum, as_curricula, as_curriculum
 from multiors.errors import ConfigError
 from multiors.mixing import CircuitBreaker
 from multiors.ors import ORSSource
@@ -146,6 +148,7 @@ class SourceConfig(_Config):
         default=(), description="Names of secrets; the values are those of environment variables."
     )
     weight: _Positive | None = Field(default=None, description="Share of the mix, relative to the others'.")
+    task_curriculum: AnyTaskCurriculum = Field(default=None, description="Decides which of its tasks are drawn.")
     reward: RewardConfig = Field(default=RewardConfig(), description="How its rollouts become rewards.")
     session_url: str | None = Field(default=None, description="Session address of a platform of one's own.")
     open_timeout_s: _Positive = Field(default=600.0, description="Seconds for opening a session.")
@@ -203,6 +206,7 @@ class RunConfig(_Config):
     rollout_log: Annotated[RolloutLogConfig | None, BeforeValidator(_as_folder)] = Field(
         default=None, description="Where every rollout is written as a line of JSON: a folder, or its settings."
     )
+    curriculum: AnyCurriculum = Field(default=(), description="Decides the shares: a name, settings, or a list.")
     circuit_breaker: Annotated[CircuitBreakerConfig | None, BeforeValidator(_as_settings)] = Field(
         default=None, description="When a source whose environment fails is left out: true, or settings."
     )
@@ -278,19 +282,23 @@ def build_spec(config: RunConfig, **options: Any) -> MultiOpenRewardSpec:
 
     if mistakes:
         raise ConfigError("\n".join(mistakes))
+    curricula = as_curricula(config.curriculum, partial(_import_named, "curriculum"))
     breaker = None if config.circuit_breaker is None else CircuitBreaker(**config.circuit_breaker.model_dump())
     log = None if config.rollout_log is None else RolloutLog(**config.rollout_log.model_dump())
 
     return MultiOpenRewardSpec(
         sources,
-        **config.model_dump(exclude={"sources", "rollout_log", "circuit_breaker"}),
-        **{"rollout_log": log, "circuit_breaker": breaker, **options},
+        **config.model_dump(exclude={"sources", "rollout_log", "circuit_breaker", "curriculum"}),
+        **{"rollout_log": log, "circuit_breaker": breaker, "curriculum": curricula, **options},
     )
 
 
 def _build_source(name: str, config: SourceConfig) -> ORSSource:
+    find = partial(_import_named, f"sources.{name}.task_curriculum.name")
+
     return ORSSource(
-        **config.model_dump(exclude={"reward", "secrets"}),
+        **config.model_dump(exclude={"reward", "secrets", "task_curriculum"}),
+        task_curriculum=None if config.task_curriculum is None else as_curriculum(config.task_curriculum, find),
         secrets=dict.fromkeys(config.secrets) or None,
         reward=_build_reward(name, config.reward),
     )
@@ -299,7 +307,7 @@ def _build_source(name: str, config: SourceConfig) -> ORSSource:
 def _build_reward(source: str, config: RewardConfig) -> SourceReward:
     parts: list[RewardPart | GroupScore] = [
         RewardPart(
-            _import_function(f"sources.{source}.reward.parts.{position}.function", part.function),
+            _import_named(f"sources.{source}.reward.parts.{position}.function", part.function),
             weight=part.weight,
             name=part.name or "",
             scores_alone=part.scores_alone,
@@ -313,7 +321,7 @@ def _build_reward(source: str, config: RewardConfig) -> SourceReward:
     return SourceReward(**config.model_dump(exclude={"parts", "group_score"}), parts=tuple(parts))
 
 
-def _import_function(location: str, name: str) -> Callable[..., Any]:
+def _import_named(location: str, name: str) -> Callable[..., Any]:
     module_name, _, attributes = name.partition(":")
 
     # A run file names functions of the folder it is used in, as `python -m` would find them.
@@ -329,10 +337,10 @@ def _import_function(location: str, name: str) -> Callable[..., Any]:
         raise ConfigError(f"{location}: {name!r} cannot be imported: {what}. Write 'module:function'.") from error
 
     if not callable(value):
-        raise ConfigError(f"{location}: {name!r} is a {type(value).__name__}, not a function.")
+        raise ConfigError(f"{location}: {name!r} is a {type(value).__name__}, which cannot be called.")
 
-    function: Callable[..., Any] = value
-    return function
+    found: Callable[..., Any] = value
+    return found
 
 
 def _describe_mistake(mistake: ErrorDetails) -> str:
@@ -341,12 +349,20 @@ def _describe_mistake(mistake: ErrorDetails) -> str:
         return f"there is no such key here; the keys are {_list_keys(mistake['loc'][:-1])}"
 
     message = mistake["msg"].removeprefix("Value error, ")
-    shows_value = mistake["type"] != "missing" and not isinstance(mistake["input"], dict)
-    return f"{message} (got {mistake['input']!r})" if shows_value else message
+    value = mistake["input"]
+
+    if mistake["type"] == "unknown_curriculum" and isinstance(value, dict):
+        value = value.get("name")
+
+    shows_value = mistake["type"] != "missing" and not isinstance(value, dict)
+    return f"{message} (got {value!r})" if shows_value else message
 
 
 def _list_keys(location: Sequence[str | int]) -> str:
     """The keys that may stand at a place of the run file: its depth says which, since sources may have any name."""
+    if location[-1:] and location[-1] in CURRICULUM_KEYS:
+        return ", ".join(CURRICULUM_KEYS[str(location[-1])])
+
     models: dict[int, type[_Config]] = {
         0: RunConfig,
         1: CircuitBreakerConfig if "circuit_breaker" in location else RolloutLogConfig,
@@ -361,7 +377,7 @@ def _list_keys(location: Sequence[str | int]) -> str:
 def _describe(path: Path, node: yaml.Node | None, mistakes: Sequence[tuple[tuple[str | int, ...], str]]) -> str:
     in_file_order = sorted(mistakes, key=lambda mistake: _find_line(node, mistake[0]))
     lines = [
-        f"- line {_find_line(node, location)}: {'.'.join(map(str, location)) or 'the file'}: {message}"
+        f"- line {_find_line(node, location)}: {_name_place(node, location)}: {message}"
         for location, message in in_file_order
     ]
     return "\n".join([f"run file {str(path)!r} has {len(lines)} mistake{'s' * (len(lines) > 1)}:", *lines])
@@ -369,19 +385,33 @@ def _describe(path: Path, node: yaml.Node | None, mistakes: Sequence[tuple[tuple
 
 def _find_line(node: yaml.Node | None, location: Sequence[str | int]) -> int:
     """Line of the deepest key on the path that is written in the file, from 1."""
-    line = node.start_mark.line if node else 0
+    written = _follow(node, location)
+    return int(written[-1][1] if written else node.start_mark.line if node else 0) + 1
+
+
+def _name_place(node: yaml.Node | None, location: Sequence[str | int]) -> str:
+    """The path as it is written in the file, and the last step of it also where that is missing."""
+    written = [step for step, _ in _follow(node, location)]
+    # A key that is missing is named; what stands in a list's or a choice's place without being written is not.
+    is_missing = location and isinstance(location[-1], str) and location[-1] not in {*written, *CURRICULUM_KEYS}
+    return ".".join(map(str, [*written, location[-1]] if is_missing else written)) or "the file"
+
+
+def _follow(node: yaml.Node | None, location: Sequence[str | int]) -> list[tuple[str | int, int]]:
+    """The steps of a path that are written in the file, each with its line; a choice among curricula is not."""
+    written: list[tuple[str | int, int]] = []
 
     for step in location:
         if isinstance(node, yaml.MappingNode):
             found = [(key, value) for key, value in node.value if key.value == str(step)]
-            if not found:
-                break
-            line, node = found[-1][0].start_mark.line, found[-1][1]
+            if found:
+                node = found[-1][1]
+                written.append((step, found[-1][0].start_mark.line))
         elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
             node = node.value[step]
-            line = node.start_mark.line
+            written.append((step, node.start_mark.line))
 
-    return int(line) + 1
+    return written
 
 
 def _find_repeated_keys(

@@ -150,6 +150,9 @@ class RolloutRecord:
     opening_s: float | None = None
     """Seconds the rollout waited for its session and prompt. None: not measured."""
 
+    num_tokens: int | None = None
+    """Tokens of the completion, with those of the tools' answers. None: not known."""
+
     def to_json(self) -> dict[str, Any]:
         """The record as JSON-ready values; None stays None."""
         return asdict(self)

@@ -9,22 +9,23 @@ from __future__ import annotations
 import logging
 import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from multiors.errors import ConfigError
 from multiors.mixing import (
     CircuitBreaker,
+    Layout,
     Plan,
-    Schedule,
     StoppingStrategy,
     build_dataset,
-    build_schedule,
     count_slots,
+    lay_out,
     make_plan,
     resolve_shares,
 )
+from multiors.mixing.curricula import Curriculum, SourceTasks
 from multiors.ors.preparation import find_random_prompts, prepare_sources
 from multiors.ors.rollouts.factory import EnvironmentFactory
 from multiors.ors.rollouts.opening import discard_owned_by
@@ -55,9 +56,10 @@ from multiors.training.members import (
     check_group_scores,
     check_sessions,
     check_shared_secrets,
-    count_tasks,
+    describe_tasks,
     make_reader,
     make_rows,
+    make_rules,
     name_sources,
 )
 from multiors.training.planned import check_planned_rows, check_planning, lay_out_planned
@@ -92,8 +94,8 @@ class MultiOpenRewardSpec:
         secrets: Values for the secrets that sources name without a value, or whose environments require them.
         on_rollouts: Called with the records of each scored batch, once per source; one function or several.
         rollout_log: A folder, or a `RolloutLog`, where every rollout is written as a line of JSON. None: nowhere.
-        circuit_breaker: When a source whose environment fails is left out for a while. None: never, and the schedule
-            is laid out before training.
+        curriculum: Decides the shares, one or several in the order in which they act. None: they are constant.
+        circuit_breaker: When a source whose environment fails is left out for a while. None: never.
         max_sessions: Sessions of all sources open at once, per process; not fewer than the rollouts of a batch. None:
             no limit.
         max_concurrent_calls: Tool calls and openings of all sources under way at once, per process. None: as many as
@@ -125,6 +127,7 @@ class MultiOpenRewardSpec:
         secrets: Secrets | None = None,
         on_rollouts: Listeners | None = None,
         rollout_log: LogTarget | None = None,
+        curriculum: Curriculum | Sequence[Curriculum] | None = None,
         circuit_breaker: CircuitBreaker | None = None,
         max_sessions: int | None = None,
         max_concurrent_calls: int | None = None,
@@ -147,13 +150,13 @@ class MultiOpenRewardSpec:
         self._rewards: dict[str, SourceReward] = {
             name: as_source_reward(source.reward) for name, source in self.sources.items()
         }
-        self._circuit_breaker = circuit_breaker
+        self._rules = make_rules(self.sources, curriculum, circuit_breaker)
         limits = FailureLimits({name: FailureLimit.of(source) for name, source in self.sources.items()})
         self._watch = RunWatch(list(self.sources), limits)
         self._is_prepared = False
         self._shape: BatchShape | None = None
         self._run_slots: int | None = None
-        self._schedule: Schedule | None = None
+        self._layout: Layout | None = None
         self._dataset: Dataset | None = None
         self._runs: list[RunState] = []
         self._check_mix()
@@ -199,7 +202,7 @@ class MultiOpenRewardSpec:
                 f"max_steps={max_steps} needs {run_slots} slots, but num_slots={self._num_slots}. Leave one out."
             )
 
-        if self._schedule is not None and (shape, run_slots) != (self._shape, self._run_slots):
+        if self._layout is not None and (shape, run_slots) != (self._shape, self._run_slots):
             raise ConfigError(
                 "training_arguments(...) was called after the dataset or plan was read, with other batches than those "
                 "the schedule was laid out for. Call it first."
@@ -225,22 +228,23 @@ class MultiOpenRewardSpec:
         self._shape, self._run_slots = shape, run_slots
 
         if max_steps <= 0:
-            completed["max_steps"] = shape.count_steps(self._lay_out().num_slots)
+            completed["max_steps"] = shape.count_steps(self._lay_out().schedule.num_slots)
 
         return completed
 
     def plan(self) -> Plan:
         """What the schedule holds, per source: tasks, share, slots, and passes over its tasks. Prints as a table."""
-        schedule = self._lay_out()
+        schedule, shares, _ = self._lay_out()
 
         return make_plan(
             list(self.sources),
             schedule,
-            num_tasks=self._num_tasks(),
-            shares=list(self._shares().values()),
+            num_tasks=[tasks.num_tasks for tasks in self._tasks()],
+            shares=shares,
             seed=self._seed,
             stopping_strategy="max_slots" if self._run_slots is not None else self._stopping_strategy,
             requested_slots=None if self._run_slots is not None else self._num_slots,
+            changed_by=self._rules.learning,
         )
 
     def summary(self) -> RunSummary:
@@ -258,15 +262,16 @@ class MultiOpenRewardSpec:
     def train_dataset(self) -> Dataset:
         """The schedule as rows: `environment`, `prompt`, `task_index`, `slot`, and `task` (JSON text)."""
         if self._dataset is None:
-            schedule, rows = self._lay_out(), [make_rows(name, source) for name, source in self.sources.items()]
+            schedule, rows = self._lay_out()[0], [make_rows(name, source) for name, source in self.sources.items()]
 
-            if self._circuit_breaker is None:
+            if not self._rules.react:
                 self._dataset = build_dataset(schedule, rows)
             else:
                 self._dataset = lay_out_planned(
                     self._watch,
                     rows,
-                    self._circuit_breaker,
+                    self._rules,
+                    tasks=self._tasks(),
                     shares=self._shares(),
                     shape=self._shape,
                     num_slots=schedule.num_slots,
@@ -328,7 +333,7 @@ class MultiOpenRewardSpec:
             ("reward weights, which it always normalizes away", len(set(self.reward_weights)) > 1),
             ("reward parts beside the rewards of tools", any(reward.parts for reward in self._rewards.values())),
             ("tools='union'", self._tools == "union"),
-            ("a circuit breaker", self._circuit_breaker is not None),
+            (", ".join(self._rules.reacting), self._rules.react),
             ("limits on failures (on_failure, max_failing_rollouts)", self._watch.has_limits),
             ("specs other than ORSSource and OpenRewardSpec", len(sources) < len(self.sources)),
         ]
@@ -393,9 +398,6 @@ class MultiOpenRewardSpec:
             prompts_per_batch=None,
         )
 
-        if self._circuit_breaker is not None and not isinstance(self._circuit_breaker, CircuitBreaker):
-            raise ConfigError(f"circuit_breaker={self._circuit_breaker!r} is none. Pass CircuitBreaker(...), or None.")
-
         if self._tools == "union" and not all(isinstance(source, ORSSource) for source in self.sources.values()):
             raise ConfigError("tools='union' needs ORSSource or OpenRewardSpec sources. Use tools='separate'.")
 
@@ -416,46 +418,44 @@ class MultiOpenRewardSpec:
     def _ors_sources(self) -> list[ORSSource]:
         return [source for source in self.sources.values() if isinstance(source, ORSSource)]
 
-    def _num_tasks(self) -> list[int]:
-        return [count_tasks(source) for source in self.sources.values()]
+    def _tasks(self) -> list[SourceTasks]:
+        return [describe_tasks(name, source, self._rewards[name]) for name, source in self.sources.items()]
 
     def _shares(self) -> dict[str, float]:
         return resolve_shares(
             {name: source.weight for name, source in self.sources.items()},
-            dict(zip(self.sources, self._num_tasks(), strict=True)),
+            {tasks.name: tasks.num_tasks for tasks in self._tasks()},
             weights=self._weights,
         )
 
-    def _lay_out(self) -> Schedule:
-        if self._schedule is None:
+    def _lay_out(self) -> Layout:
+        if self._layout is None:
             self._prepare()
-            shares, num_tasks = list(self._shares().values()), self._num_tasks()
-            prompts_per_batch = None if self._shape is None else self._shape.prompts_per_batch
-            num_slots = self._run_slots or count_slots(
-                shares,
-                num_tasks,
-                stopping_strategy=self._stopping_strategy,
+            self._layout = lay_out(
+                self._shares(),
+                self._tasks(),
+                self._rules,
+                run_slots=self._run_slots,
                 num_slots=self._num_slots,
-                prompts_per_batch=prompts_per_batch,
-            )
-            self._schedule = build_schedule(
-                shares, num_tasks, num_slots=num_slots, prompts_per_batch=prompts_per_batch, seed=self._seed
+                stopping_strategy=self._stopping_strategy,
+                prompts_per_batch=None if self._shape is None else self._shape.prompts_per_batch,
+                seed=self._seed,
             )
 
-        return self._schedule
+        return self._layout
 
     def _check_settings(self, args: Any) -> BatchShape:
-        schedule = self._lay_out()
+        schedule = self._lay_out().schedule
         shape = check_settings(
             args,
             reward_weights=self._reward_weights,
             num_slots=schedule.num_slots,
             prompts_per_batch=schedule.prompts_per_batch,
         )
-        if self._circuit_breaker is not None:
-            check_planning(args, shape, self._shape)
+        if self._rules.react:
+            check_planning(args, shape, self._shape, self._rules)
 
-        check_sessions(self.sources, self._cap, shape, schedule, may_give_all_slots=self._circuit_breaker is not None)
+        check_sessions(self.sources, self._cap, shape, schedule, may_give_all_slots=self._rules.react)
         return shape
 
     def _end(self) -> None:
@@ -476,7 +476,7 @@ class MultiOpenRewardSpec:
         schedule = self.train_dataset
 
         if dataset is not None and dataset is not schedule:
-            (check_rows if self._circuit_breaker is None else check_planned_rows)(dataset, schedule)
+            (check_planned_rows if self._rules.react else check_rows)(dataset, schedule)
 
         socket_need = describe_socket_need(shape.rollouts_per_process)
 
@@ -486,7 +486,7 @@ class MultiOpenRewardSpec:
         if samples_groups_together(args):
             check_prompts(find_random_prompts(self._ors_sources))
 
-        self._watch.begin(state, shape, plan)
+        self._watch.begin(state, shape, plan, self._lay_out().shares_by_batch)
 
         for run in self._runs:
             run.order.restart(prompts_per_batch=shape.prompts_per_batch)

@@ -29,6 +29,7 @@ def make_record(**changes: Any) -> RolloutRecord:
         prompt=({"role": "user", "content": "Say oak."},),
         session="s-1",
         opening_s=0.125,
+        num_tokens=12,
     )
     return replace(record, **changes)
 

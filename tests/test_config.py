@@ -157,7 +157,7 @@ def test_a_circuit_breaker_is_switched_on_or_set(load: Load, written: str, expec
     """`true` means the defaults."""
     spec = build_spec(load(f"{{sources: {{a: {{target: x}}}}, circuit_breaker: {written}}}"))
 
-    assert expected == spec._circuit_breaker
+    assert expected == spec._rules.breaker
 
 
 def test_a_mistake_in_a_circuit_breaker_is_named(load: Load) -> None:
@@ -273,7 +273,7 @@ SOURCE = "sources:\n  a:\n    target: 'http://127.0.0.1:1'\n"
         ("sources:\n  a:\n  b: {target: x}\n", r"line 2: sources\.a: Input should be a valid dictionary"),
         ("sources:\n  a: {weight: 1}\n", r"line 2: sources\.a\.target: Field required"),
         ("sources:\n  1: {target: x}\n", r"line 2: sources\.1\.\[key\]: Input should be a valid string \(got 1\)"),
-        ("sources:\n  a: {target: ''}\n", r"line 2: sources\.a\.target\.0: String should have at least 1 character"),
+        ("sources:\n  a: {target: ''}\n", r"line 2: sources\.a\.target: String should have at least 1 character"),
         ("sources:\n  a: {target: []}\n", r"line 2: sources\.a\.target: Value should have at least 1 item"),
         ("sources:\n  a: {target: [x, 7]}\n", r"line 2: sources\.a\.target\.1: Input should be a valid string"),
         (f"{SOURCE}    max_sessions: 0\n", r"line 4: sources\.a\.max_sessions: .* greater than or equal to 1"),
@@ -361,7 +361,7 @@ def test_a_secret_in_the_file_is_not_shown(load: Load) -> None:
         ),
         ("tests.test_config:no_such", r"'tests\.test_config:no_such' cannot be imported: .*has no attribute 'no_such'"),
         ("tests.test_config:Judge.jury", r"'.*:Judge\.jury' cannot be imported: .*'Judge' has no attribute 'jury'"),
-        ("tests.test_config:WHOLE", r"'tests\.test_config:WHOLE' is a str, not a function\."),
+        ("tests.test_config:WHOLE", r"'tests\.test_config:WHOLE' is a str, which cannot be called\."),
     ],
 )
 def test_an_unknown_function_is_named_by_its_key(load: Load, function: str, message: str) -> None:

@@ -171,7 +171,7 @@ def test_a_chain_measures_and_tells_all_of_its_parts() -> None:
     run = CurriculumRun(chain([gates, LearningProgress()]), sources_of(NAMES))
     run.update(seen_in(BATCH))
 
-    assert {"source-0": {"locked": 0.0, "graduated": 1.0, "curriculum_score": 0.0}} == run.measure()
+    assert {"source-0": {"locked": 0.0, "graduated": 1.0, "score": 0.0}} == run.measure()
     assert [
         "source 'source-0' has graduated with a mean reward of 0.50 of its range, and gets 0.25 of its share"
     ] == run.changes
@@ -189,8 +189,8 @@ def test_a_chain_of_one_is_that_one() -> None:
     ("curricula", "message"),
     [
         ([], r"curriculum=\[\] holds none"),
-        (["learning_progress"], "curriculum='learning_progress' is no multiors Curriculum"),
-        ([LearningProgress], "is no multiors Curriculum"),
+        (["learning_progress"], "curriculum='learning_progress' does not decide the shares of sources"),
+        ([LearningProgress], "does not decide the shares of sources"),
     ],
 )
 def test_only_curricula_can_be_chained(curricula: Any, message: str) -> None:

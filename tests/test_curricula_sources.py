@@ -198,7 +198,7 @@ def test_progress_follows_its_formula() -> None:
     for reward in (0.0, 8.0, 4.0):
         run.update(seen_in({"a": [(reward,)]}, (0.0, 10.0)))
 
-    assert pytest.approx(abs(4.0 - 2.5) / 10) == run.measure()["a"]["curriculum_score"]
+    assert pytest.approx(abs(4.0 - 2.5) / 10) == run.measure()["a"]["score"]
 
 
 @pytest.mark.parametrize(

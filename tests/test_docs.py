@@ -43,7 +43,7 @@ from multiors.config import CircuitBreakerConfig, PartConfig, RewardConfig, RunC
 from multiors.errors import ConfigError
 from multiors.quickstart.options import add_arguments
 from multiors.records import RolloutRecord
-from multiors.rewards import metric_values, share_values
+from multiors.rewards import gradient_values, metric_values, share_values
 from tests.scripted import small_fields
 from tests.servers.launch import ServerHandle, serve
 from tests.servers.platform import Platform, serve_platform
@@ -351,8 +351,9 @@ def test_the_fields_of_rewards_are_listed() -> None:
 
 def test_the_metrics_are_listed() -> None:
     """rewards.md names every metric that is logged."""
-    record = RolloutRecord("sort", 0, 0, 0, 1.0, 1.0, {}, None, None, finished=True, steps=())
-    names = [*metric_values("sort", [record]), *share_values(["sort"], ["sort"])]
+    record = RolloutRecord("sort", 0, 0, 0, 1.0, 1.0, {}, None, None, finished=True, steps=(), num_tokens=1)
+    groups = gradient_values([("sort", [0.0, 1.0])])
+    names = [*metric_values("sort", [record]), *share_values(["sort"], ["sort"]), *groups]
     expected = {re.sub(r"unscored/\w+", "unscored/<reason>", name.replace("sort", "<source>")) for name in names}
 
     assert expected == set(read_names("docs/rewards.md", "What is logged"))

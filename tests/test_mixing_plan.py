@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
-from multiors.mixing import Plan, build_schedule, make_plan
+from multiors.mixing import MixRules, Plan, build_schedule, make_plan
+from multiors.mixing.curricula import Ladder, LearningProgress
 
 
 def plan_of(
@@ -14,6 +16,7 @@ def plan_of(
     num_slots: int,
     prompts_per_batch: int | None,
     requested_slots: int | None = None,
+    changed_by: Sequence[str] = (),
 ) -> Plan:
     """A plan of sources called a, b, c, and so on."""
     schedule = build_schedule(shares, num_tasks, num_slots=num_slots, prompts_per_batch=prompts_per_batch, seed=5)
@@ -25,6 +28,7 @@ def plan_of(
         seed=5,
         stopping_strategy="max_slots",
         requested_slots=requested_slots,
+        changed_by=changed_by,
     )
 
 
@@ -74,6 +78,16 @@ def test_a_source_that_is_never_drawn_is_named() -> None:
     assert "source 'b' is not drawn: the schedule is too short for its share." == str(plan).splitlines()[-1]
 
 
+def test_a_plan_that_curricula_change_says_so() -> None:
+    """What it shows holds while nothing was observed."""
+    rules = MixRules(curriculum=LearningProgress(), task_curricula={"b": Ladder(field="level")})
+
+    plan = plan_of([4, 4], [0.5, 0.5], num_slots=8, prompts_per_batch=8, changed_by=rules.learning)
+
+    remark = "this holds while nothing was observed; LearningProgress and Ladder in source 'b' will change it."
+    assert [(None, remark)] == plan.remarks
+
+
 def test_a_plan_adds_up() -> None:
     """Slots sum to the schedule's, and passes and slots a batch follow from them."""
     plan = plan_of([7, 30], [0.25, 0.75], num_slots=64, prompts_per_batch=16)
@@ -97,4 +111,5 @@ def test_a_plan_survives_json() -> None:
         "seed": 5,
         "stopping_strategy": "max_slots",
         "requested_slots": None,
+        "changed_by": [],
     } == content

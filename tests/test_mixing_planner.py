@@ -18,6 +18,7 @@ from multiors.errors import RoutingError, SourceError
 from multiors.mixing import SHARE_UNITS, CircuitBreaker, build_schedule
 from multiors.mixing.observed import SlotObservation
 from multiors.mixing.planner import BatchPlanner
+from tests.planners import planner_of
 
 Fails = Callable[[str, int], bool]
 """Whether the rollouts of a source fail in a batch."""
@@ -44,7 +45,7 @@ class Mix:
 
     def planner(self) -> BatchPlanner:
         """A planner that has planned nothing."""
-        return BatchPlanner(
+        return planner_of(
             dict(zip(self.names, self.shares, strict=True)),
             self.num_tasks,
             prompts_per_batch=self.prompts_per_batch,
@@ -217,7 +218,7 @@ def test_the_order_of_the_sources_decides_nothing(order: list[int], found: list[
     def count(order: Sequence[int]) -> tuple[list[set[str]], list[dict[str, int]]]:
         mix = Mix(tuple(parts[index] / 16 for index in order), (5,) * 4, prompts_per_batch=16)
         named = ["abcd"[index] for index in order]
-        planner = BatchPlanner(
+        planner = planner_of(
             dict(zip(named, mix.shares, strict=True)),
             mix.num_tasks,
             prompts_per_batch=16,
@@ -352,7 +353,7 @@ def state_after(num_batches: int, fails: Fails = lambda *_: False) -> dict[str, 
 def test_sources_that_stay_go_on_where_they_were() -> None:
     """One source was removed and one is new: it is said, and the others go on in their tasks."""
     state = state_after(10)
-    changed = BatchPlanner(
+    changed = planner_of(
         {"a": 0.5, "new": 0.25, "c": 0.25}, [5, 5, 5], prompts_per_batch=8, seed=0, lag=2, breaker=STORY.rule
     )
 
@@ -367,7 +368,7 @@ def test_sources_that_stay_go_on_where_they_were() -> None:
 def test_batches_of_a_former_mix_are_planned_again() -> None:
     """What was handed out and not trained yet is drawn anew, from the tasks it would have drawn."""
     state = state_after(10)
-    changed = BatchPlanner({"a": 0.75, "c": 0.25}, [5, 5], prompts_per_batch=8, seed=0, lag=2, breaker=STORY.rule)
+    changed = planner_of({"a": 0.75, "c": 0.25}, [5, 5], prompts_per_batch=8, seed=0, lag=2, breaker=STORY.rule)
 
     changed.restore(state, batch=9)
 
@@ -378,7 +379,7 @@ def test_batches_of_a_former_mix_are_planned_again() -> None:
 def test_a_source_that_was_left_out_stays_so_in_a_changed_mix() -> None:
     """It is probed at once."""
     state = state_after(6, lambda name, batch: name == "b")
-    changed = BatchPlanner({"b": 0.5, "c": 0.5}, [5, 5], prompts_per_batch=8, seed=0, lag=2, breaker=STORY.rule)
+    changed = planner_of({"b": 0.5, "c": 0.5}, [5, 5], prompts_per_batch=8, seed=0, lag=2, breaker=STORY.rule)
 
     changed.restore(state, batch=6)
 
@@ -409,7 +410,7 @@ def test_what_changed_is_said_and_the_run_goes_on(
 def test_another_order_of_the_sources_is_said() -> None:
     """Each goes on where it was."""
     shares = {"b": 0.25, "a": 0.5, "c": 0.25}
-    changed = BatchPlanner(shares, [5, 5, 5], prompts_per_batch=8, seed=0, lag=2, breaker=None)
+    changed = planner_of(shares, [5, 5, 5], prompts_per_batch=8, seed=0, lag=2, breaker=None)
 
     told = changed.restore(state_after(10), batch=10)
 

@@ -92,6 +92,7 @@ RECORD_FIELDS: Mapping[str, st.SearchStrategy[Any]] = {
     "prompt": st.lists(objects, max_size=2).map(tuple),
     "session": st.none() | texts,
     "opening_s": st.none() | st.floats(min_value=0, allow_infinity=False),
+    "num_tokens": st.none() | st.integers(0, 2**40),
 }
 records = st.builds(RolloutRecord, **RECORD_FIELDS)
 

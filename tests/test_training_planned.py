@@ -19,6 +19,7 @@ from multiors.errors import ConfigError, RoutingError, SessionError
 from multiors.mixing import (
     BatchPlanner,
     CircuitBreaker,
+    MixRules,
     Plan,
     PlannedBatch,
     SourceRows,
@@ -29,8 +30,10 @@ from multiors.training import BatchShape, RunState
 from multiors.training.limits import FailureLimit, FailureLimits
 from multiors.training.planned import check_planned_rows, check_planning, count_lag, lay_out_planned
 from multiors.training.watch import RunWatch
+from tests.planners import planner_of, tasks_of
 
 NAMES = ["a", "b"]
+BREAKER = MixRules(CircuitBreaker())
 SHAPE = BatchShape(
     prompts_per_batch=4,
     num_generations=2,
@@ -51,7 +54,8 @@ def lay_out(watch: RunWatch, *, num_batches: int = 4) -> Any:
     return lay_out_planned(
         watch,
         rows,
-        CircuitBreaker(),
+        BREAKER,
+        tasks=tasks_of({"a": 3, "b": 5}),
         shares={"a": 0.5, "b": 0.5},
         shape=SHAPE,
         num_slots=4 * num_batches,
@@ -124,7 +128,7 @@ def test_a_dataset_that_was_sent_to_another_process_says_so() -> None:
 
 def test_a_watch_without_a_planner_plans_nothing() -> None:
     """A mix without a breaker has its schedule already."""
-    with pytest.raises(ConfigError, match="it has no circuit breaker"):
+    with pytest.raises(ConfigError, match="its schedule was laid out before"):
         watch_of().plan(0)
 
 
@@ -138,9 +142,7 @@ def read_ahead(accumulation: int, micro_batches: int, kills: set[int], *, num_ba
     seen: dict[int, PlannedBatch] = {}
 
     def make() -> BatchPlanner:
-        return BatchPlanner(
-            {"a": 1.0}, [5], prompts_per_batch=1, seed=0, lag=count_lag(shape), breaker=CircuitBreaker()
-        )
+        return planner_of({"a": 1.0}, [5], prompts_per_batch=1, seed=0, lag=count_lag(shape), breaker=CircuitBreaker())
 
     planner, num_trained = make(), 0
     for step in range(-(-total // accumulation)):
@@ -181,7 +183,7 @@ def test_a_mix_that_knows_no_batches_is_refused(tmp_path: Path) -> None:
     args = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none")
 
     with pytest.raises(ConfigError, match=r"the batches of the trainer are not known\. Call spec\.training_arguments"):
-        check_planning(args, SHAPE, None)
+        check_planning(args, SHAPE, None, BREAKER)
 
 
 # -- the end of a batch
@@ -212,7 +214,8 @@ def test_a_batch_ends_with_its_last_column_in_any_order(order: tuple[str, ...]) 
     assert names == [NAMES[observation.source] for observation in observed]
     assert {(1.0, 1.0)} == {observation.rewards for observation in observed}
     assert ("env/a/planned_share", 0.5) in logged
-    assert {"env/a/planned_share", "env/b/planned_share", "env/a/left_out", "env/b/left_out"} == dict(logged).keys()
+    metrics = ("planned_share", "left_out", "owed_slots", "with_gradient")
+    assert {f"env/{name}/{metric}" for name in NAMES for metric in metrics} == dict(logged).keys()
 
 
 def test_a_batch_whose_scoring_failed_is_forgotten() -> None:

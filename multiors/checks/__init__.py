@@ -22,6 +22,7 @@ from multiors.checks.others import count_tasks
 from multiors.checks.probe import play_probe
 from multiors.checks.prompts import check_prompts, read_limits
 from multiors.errors import ConfigError
+from multiors.mixing.curricula import SourceTasks
 from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.source import ORSSource
 from multiors.spec import MultiOpenRewardSpec
@@ -76,32 +77,41 @@ def check(
     notebooks = {name: Notebook(name) for name in (*spec.sources, None)}
     notes = notebooks[None]
     usable = check_training(spec, training, notes)
-    looks, num_tasks = get_runtime().run(_look_at_all, spec, notebooks, probe, timeout_s)
+    looks, tasks = get_runtime().run(_look_at_all, spec, notebooks, probe, timeout_s)
 
     limits = read_limits(tokenizer, None if usable is None else usable.args)
     blueprints = {name: look.blueprint for name, look in looks.items() if look.blueprint is not None}
     shared_tools = check_shared_tools(blueprints, notes) if spec._tools == "union" else None
     check_prompts(looks.values(), tokenizer, limits, shared_tools=shared_tools)
     check_random_prompts(usable, [name for name, look in looks.items() if look.has_random_prompt], notes)
-    check_plan(spec, usable, num_tasks, notebooks)
+    check_plan(spec, usable, tasks, notebooks)
 
     return CheckReport(tuple(finding for each in notebooks.values() for finding in each.findings), tuple(spec.sources))
 
 
 async def _look_at_all(
     spec: MultiOpenRewardSpec, notebooks: Mapping[str | None, Notebook], probe: bool, timeout_s: float
-) -> tuple[dict[str, Look], dict[str, int | None]]:
-    """What is known of each source of this library, and how many tasks each source has."""
+) -> tuple[dict[str, Look], dict[str, SourceTasks | None]]:
+    """What is known of each source of this library, and of each source's tasks. None: they could not be counted."""
     looks: dict[str, Look] = {}
-    num_tasks: dict[str, int | None] = {}
+    tasks: dict[str, SourceTasks | None] = {}
 
     async def look(name: str, source: ORSSource | SlotSource) -> None:
+        reward_range = spec._rewards[name].outcome_range
+
         if not isinstance(source, ORSSource):
-            num_tasks[name] = await count_tasks(source, notebooks[name], timeout_s=timeout_s)
+            count = await count_tasks(source, notebooks[name], timeout_s=timeout_s)
+            tasks[name] = None if count is None else SourceTasks(name, count, reward_range)
             return
 
         found = looks[name] = await look_at(source, notebooks[name], timeout_s=timeout_s)
-        num_tasks[name] = found.num_tasks
+        listed = found.tasks
+        tasks[name] = None
+
+        if listed is not None:
+            tasks[name] = SourceTasks(
+                name, len(listed.indices), reward_range, specs=listed.specs, avg_rewards=listed.avg_rewards
+            )
 
         if probe and found.blueprint is not None and found.prompts:
             first = next(iter(found.prompts))
@@ -111,6 +121,4 @@ async def _look_at_all(
         for name, source in spec.sources.items():
             group.start_soon(look, name, source)
 
-    return {name: looks[name] for name in spec.sources if name in looks}, {
-        name: num_tasks[name] for name in spec.sources
-    }
+    return {name: looks[name] for name in spec.sources if name in looks}, {name: tasks[name] for name in spec.sources}

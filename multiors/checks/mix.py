@@ -13,6 +13,7 @@ from typing import Any
 
 from multiors.checks.findings import Notebook
 from multiors.errors import MultiORSError
+from multiors.mixing.curricula import SourceTasks
 from multiors.ors.rollouts.blueprint import Blueprint
 from multiors.ors.sessions.limits import describe_socket_need
 from multiors.ors.tools import BoundTool
@@ -34,12 +35,12 @@ _ON_A_CPU = {"use_cpu": True, "bf16": False, "fp16": False, "tf32": None}
 
 
 class _Draft(MultiOpenRewardSpec):
-    """A copy of a spec that knows how many tasks each source has, and asks nobody."""
+    """A copy of a spec that knows the tasks of each source, and asks nobody."""
 
-    def __init__(self, spec: MultiOpenRewardSpec, num_tasks: Mapping[str, int], *, keeps_batches: bool) -> None:
+    def __init__(self, spec: MultiOpenRewardSpec, tasks: Sequence[SourceTasks], *, keeps_batches: bool) -> None:
         self.__dict__.update(spec.__dict__)
-        self._counts = [num_tasks[name] for name in spec.sources]
-        self._schedule = self._dataset = None
+        self._known = list(tasks)
+        self._layout = self._dataset = None
         self._runs = []
 
         if not keeps_batches:
@@ -48,8 +49,8 @@ class _Draft(MultiOpenRewardSpec):
     def _prepare(self) -> None:
         pass
 
-    def _num_tasks(self) -> list[int]:
-        return self._counts
+    def _tasks(self) -> list[SourceTasks]:
+        return self._known
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def check_training(spec: MultiOpenRewardSpec, training: Mapping[str, Any] | None
 def check_plan(
     spec: MultiOpenRewardSpec,
     training: Training | None,
-    num_tasks: Mapping[str, int | None],
+    tasks: Mapping[str, SourceTasks | None],
     notebooks: Mapping[str | None, Notebook],
 ) -> None:
     """Check what the schedule will hold, and whether its batches fit the limits of sessions.
@@ -103,24 +104,33 @@ def check_plan(
     Args:
         spec: The mix.
         training: Trainer settings. None: not known; then those count that the spec was told before.
-        num_tasks: Tasks by source. None: they could not be counted.
+        tasks: What is known of them, by source. None: they could not be counted.
         notebooks: By source, and the mix's under None.
     """
     notes = notebooks[None]
-    counts = {name: count for name, count in num_tasks.items() if count is not None}
+    known = [each for each in tasks.values() if each is not None]
 
-    if len(counts) < len(num_tasks):
-        missing = [name for name in num_tasks if name not in counts]
+    if len(known) < len(tasks):
+        missing = [name for name, each in tasks.items() if each is None]
         notes.write("plan", "note", f"not made, because the tasks of {missing} could not be counted.", plan=None)
         return
 
-    draft = _Draft(spec, counts, keeps_batches=training is None)
+    draft = _Draft(spec, known, keeps_batches=training is None)
 
     if training is not None:
         _check_settings(draft, training, notes)
 
         if not notes.has("training", "error"):
             notes.write("training", "ok", "the training arguments go together with the mix.")
+
+    _check_curricula(spec, known, notes)
+
+    curriculum = spec._rules.curriculum
+
+    if draft._shape is None and curriculum is not None and not curriculum.reacts:
+        message = "not made: the curriculum counts batches, and no training arguments were given."
+        notes.write("plan", "note", message, plan=None)
+        return
 
     try:
         plan = draft.plan()
@@ -133,6 +143,24 @@ def check_plan(
 
     for name, remark in plan.remarks:
         notebooks[name].write("plan", "warning" if name in not_drawn else "note", remark)
+
+
+def _check_curricula(spec: MultiOpenRewardSpec, tasks: Sequence[SourceTasks], notes: Notebook) -> None:
+    rules = spec._rules
+
+    if rules.curriculum is None and not rules.task_curricula:
+        return
+
+    try:
+        rules.begin_shares(tasks, num_batches=None)
+        rules.begin_tasks(tasks, seed=spec._seed)
+    except MultiORSError as error:
+        notes.write("curriculum", "error", str(error))
+        return
+
+    inside = [f"{type(rule).__name__} in source {name!r}" for name, rule in rules.task_curricula.items()]
+    between = [] if rules.curriculum is None else [rules.curriculum.name]
+    notes.write("curriculum", "ok", f"{', '.join([*between, *inside])}.", curricula=[*between, *inside])
 
 
 def check_random_prompts(training: Training | None, random: Sequence[str], notes: Notebook) -> None:

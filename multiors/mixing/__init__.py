@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from multiors.mixing.breaker import BreakerEvent, CircuitBreaker
+from multiors.mixing.comparing import compare_mixes
 from multiors.mixing.dataset import COLUMNS, SourceRows, build_dataset
+from multiors.mixing.layout import Layout, lay_out
 from multiors.mixing.observed import SlotObservation
 from multiors.mixing.plan import Plan, SourcePlan, make_plan
-from multiors.mixing.planner import BatchPlanner, PlannedBatch, compare_mixes
+from multiors.mixing.planner import BatchPlanner, PlannedBatch
 from multiors.mixing.quota import SHARE_UNITS, apportion
+from multiors.mixing.rules import MixRules
 from multiors.mixing.schedule import Schedule, build_schedule
 from multiors.mixing.shares import Weights, resolve_shares
 from multiors.mixing.stopping import StoppingStrategy, count_slots
@@ -18,6 +21,8 @@ __all__ = [
     "BatchPlanner",
     "BreakerEvent",
     "CircuitBreaker",
+    "Layout",
+    "MixRules",
     "Plan",
     "PlannedBatch",
     "Schedule",
@@ -31,6 +36,7 @@ __all__ = [
     "build_schedule",
     "compare_mixes",
     "count_slots",
+    "lay_out",
     "make_plan",
     "resolve_shares",
 ]

@@ -24,7 +24,8 @@ class SlotObservation:
     """The source's position in the mix."""
 
     rewards: tuple[float | None, ...]
-    """Of its rollouts, in their order. None: unscored."""
+    """Of its rollouts, in their order: what its source's environment said, where that declares a range, else what the
+    rollouts are trained on. None: unscored."""
 
     num_failed: int
     """Rollouts that are unscored because the environment failed."""

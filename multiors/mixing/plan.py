@@ -57,6 +57,9 @@ class Plan:
     requested_slots: int | None = None
     """Slots that were asked for. None: the strategy decided."""
 
+    changed_by: tuple[str, ...] = ()
+    """The curricula that change the plan while the policy learns."""
+
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON-ready values; None stays None."""
         return {**asdict(self), "sources": [asdict(source) for source in self.sources]}
@@ -73,6 +76,10 @@ class Plan:
         if self.requested_slots is not None and self.requested_slots != self.num_slots:
             asked = f"num_slots={self.requested_slots:,} was asked for; whole batches make {self.num_slots:,}."
             remarks.append((None, asked))
+
+        if self.changed_by:
+            changes = " and ".join(self.changed_by)
+            remarks.append((None, f"this holds while nothing was observed; {changes} will change it."))
 
         for source in self.sources:
             if source.slots == 0:
@@ -94,6 +101,7 @@ def make_plan(
     seed: int,
     stopping_strategy: StoppingStrategy,
     requested_slots: int | None = None,
+    changed_by: Sequence[str] = (),
 ) -> Plan:
     """Describe a schedule.
 
@@ -105,6 +113,7 @@ def make_plan(
         seed: The schedule's seed.
         stopping_strategy: What decided the length.
         requested_slots: Slots that were asked for, before they were rounded to whole batches. None: none were.
+        changed_by: The curricula that change the plan while the policy learns.
     """
     num_batches = schedule.num_batches
     sources = tuple(
@@ -132,6 +141,7 @@ def make_plan(
         seed=seed,
         stopping_strategy=stopping_strategy,
         requested_slots=requested_slots,
+        changed_by=tuple(changed_by),
     )
 
 

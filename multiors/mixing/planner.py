@@ -8,9 +8,12 @@ resumed anywhere. So the rules are:
 - What a batch holds follows from (shares, task counts, batch size, seed) and these observations alone: not from the
   number of processes, from arrival order or from when it is asked for.
 - `state()` holds all of it, so a planner that is restored goes on as if it had never stopped.
-- While no source is left out, the slots are exactly those of `multiors.mixing.schedule.build_schedule`.
+- Before a batch is planned, the breaker decides which sources are drawn from, then the curriculum at which shares, and
+  then each source which of its tasks.
+- While no source is left out and nothing decides otherwise, the slots are exactly those of
+  `multiors.mixing.schedule.build_schedule`.
 
-This module knows sources by name and position, and no tasks but their number.
+This module knows sources by name and position.
 """
 
 from __future__ import annotations
@@ -26,13 +29,16 @@ import numpy as np
 import numpy.typing as npt
 
 from multiors.errors import RoutingError
-from multiors.mixing.breaker import BreakerState, CircuitBreaker, SourceBreakers
+from multiors.mixing.breaker import BreakerState, SourceBreakers
+from multiors.mixing.comparing import compare_mixes
+from multiors.mixing.curricula import SourceTasks, TaskObservation, group_by_source
 from multiors.mixing.observed import SlotObservation
-from multiors.mixing.quota import SHARE_UNITS, apportion, share_units
+from multiors.mixing.quota import SHARE_UNITS, apportion_some
+from multiors.mixing.rules import MixRules
 from multiors.mixing.shuffle import check_seed
 from multiors.mixing.walk import TaskWalk, shuffle_batches
 
-__all__ = ["BatchPlanner", "PlannedBatch", "compare_mixes"]
+__all__ = ["BatchPlanner", "PlannedBatch"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,33 +59,44 @@ class BatchPlanner:
     """Plans the batches of one run.
 
     Args:
-        shares: Each source's share while none is left out, by name, in the order of the mix.
-        num_tasks: Tasks of each source.
+        shares: Each source's share while no rule decides otherwise, by name, in the order of the mix.
+        sources: What is known of their tasks, in the same order.
         prompts_per_batch: Slots in a batch.
         seed: The run's seed.
         lag: How many batches before the one that is planned the last known observation lies, at least 1.
-        breaker: When a source is left out. None: never.
+        rules: What changes the mix.
+        num_batches: Batches in the run. None: not known.
+
+    Raises:
+        ConfigError: A rule does not fit the sources.
     """
 
     def __init__(
         self,
         shares: Mapping[str, float],
-        num_tasks: Sequence[int],
+        sources: Sequence[SourceTasks],
         *,
         prompts_per_batch: int,
         seed: int,
         lag: int,
-        breaker: CircuitBreaker | None,
+        rules: MixRules,
+        num_batches: int | None = None,
     ) -> None:
         check_seed(seed)
         self.names = tuple(shares)
         self.prompts_per_batch = prompts_per_batch
-        self._breaker = breaker
+        self.reward_ranges = {source.name: source.reward_range for source in sources}
+        """What each source declares, in the order of the mix."""
+
+        self._rules = rules
         self._shares = tuple(shares.values())
-        self._num_tasks = tuple(num_tasks)
+        self._num_tasks = tuple(source.num_tasks for source in sources)
         self._seed = seed
         self._lag = lag
-        self._walks = [TaskWalk(count, seed=seed, source=index) for index, count in enumerate(num_tasks)]
+        self._walks = [TaskWalk(count, seed=seed, source=index) for index, count in enumerate(self._num_tasks)]
+        self._curriculum = rules.begin_shares(sources, num_batches=num_batches)
+        self._task_draws = rules.begin_tasks(sources, seed=seed)
+        self._first_draws = {index: draws.state() for index, draws in self._task_draws.items()}
         self.restart()
 
     def restart(self, batch: int = 0) -> None:
@@ -90,9 +107,13 @@ class BatchPlanner:
         self._residual = np.zeros(len(self.names), dtype=np.int64)
         self._planned: dict[int, PlannedBatch] = {}
         self._observed: dict[int, tuple[SlotObservation, ...]] = {}
-        self.breakers = SourceBreakers(self.names, self._breaker)
-        for _ in range(batch):
-            counts, self._residual = apportion(self._shares, self.prompts_per_batch, self._residual)
+        self.breakers = SourceBreakers(self.names, self._rules.breaker)
+        if self._curriculum is not None:
+            self._curriculum.restart()
+        for index, draws in self._task_draws.items():
+            draws.restore(self._first_draws[index])
+        for number in range(batch):
+            counts, self._residual = apportion_some(self._find_shares(number), self.prompts_per_batch, self._residual)
             self._count_draws(counts)
 
     def plan(self, batch: int) -> PlannedBatch:
@@ -104,8 +125,8 @@ class BatchPlanner:
         """
         if batch < self._next_batch and batch not in self._planned:
             raise RoutingError(
-                f"the rows of batch {batch} are asked for again, after batch {self._next_batch - 1} was planned. A mix "
-                f"with a circuit breaker is planned as it is trained, so its rows can be read once and in order."
+                f"the rows of batch {batch} are asked for again, after batch {self._next_batch - 1} was planned. This "
+                f"mix is planned as it is trained, so its rows can be read once and in order."
             )
         while self._next_batch <= batch:
             self._plan_next()
@@ -128,6 +149,29 @@ class BatchPlanner:
         self.breakers.may_retry = False
         return True
 
+    # What can be told
+
+    def take_changes(self) -> list[str]:
+        """What the curriculum changed that a person should hear of, since this was last called."""
+        changes = [] if self._curriculum is None else list(self._curriculum.changes)
+        if self._curriculum is not None:
+            self._curriculum.changes.clear()
+        return changes
+
+    def measure(self) -> dict[str, dict[str, float]]:
+        """Numbers of the curricula to be logged, by source and metric, as the batch planned last was decided by."""
+        found = {name: dict[str, float]() for name in self.names}
+        if self._curriculum is not None:
+            for name, values in self._curriculum.measure().items():
+                found[name] |= values
+        for index, draws in self._task_draws.items():
+            found[self.names[index]] |= draws.measure()
+        return found
+
+    def measure_debt(self) -> dict[str, float]:
+        """How many slots each source was promised beyond those it has drawn; negative: it has drawn more."""
+        return {name: float(units) / SHARE_UNITS for name, units in zip(self.names, self._residual, strict=True)}
+
     # State
 
     def state(self) -> dict[str, Any]:
@@ -137,12 +181,15 @@ class BatchPlanner:
                 {
                     "name": name,
                     "num_tasks": self._num_tasks[index],
+                    "share": self._shares[index],
                     "draws": self._draws[index],
                     "residual": float(self._residual[index]),
                     "breaker": self.breakers.states[index].to_json(),
+                    "tasks": self._save_tasks(index),
                 }
                 for index, name in enumerate(self.names)
             ],
+            "curriculum": None if self._curriculum is None else self._curriculum.state(),
             "prompts_per_batch": self.prompts_per_batch,
             "seed": self._seed,
             "next_batch": self._next_batch,
@@ -173,18 +220,20 @@ class BatchPlanner:
         """
         changes = compare_mixes(state, self.state())
         is_in_step = batch == state["next_batch"] or batch in [planned[0] for planned in state["planned"]]
-        if not changes and is_in_step:
+        is_same = not changes and is_in_step
+        if is_same:
             self._restore_all(state)
-            return []
-        self._restore_parts(state, batch, keeps_quota=state["prompts_per_batch"] == self.prompts_per_batch)
-        return changes or [f"the run goes on at batch {batch}, the checkpoint's was {state['next_batch']}"]
+        else:
+            self._restore_parts(state, batch, keeps_quota=state["prompts_per_batch"] == self.prompts_per_batch)
+            changes = changes or [f"the run goes on at batch {batch}, the checkpoint's was {state['next_batch']}"]
+        return [*changes, *self._restore_curricula(state, in_step=is_same)]
 
     def _restore_all(self, state: Mapping[str, Any]) -> None:
         self.restart()
         self._next_batch, self._num_consumed = state["next_batch"], state["num_consumed"]
         self._draws = [source["draws"] for source in state["sources"]]
         self._residual = np.array([source["residual"] for source in state["sources"]], dtype=np.int64)
-        if self._breaker is not None:
+        if self._rules.breaker is not None:
             self.breakers.states = [BreakerState.from_json(source["breaker"]) for source in state["sources"]]
         self._planned = {
             number: PlannedBatch(np.array(sources, np.int32), np.array(positions, np.int64), tuple(shares))
@@ -212,13 +261,37 @@ class BatchPlanner:
             self._draws[index] = source["draws"] - sum(sources.count(former) for sources in undone)
             self._residual[index] = source["residual"] if keeps_quota else 0
             breaker = BreakerState.from_json(source["breaker"])
-            if self._breaker is not None and breaker.status != "closed":
+            if self._rules.breaker is not None and breaker.status != "closed":
                 self.breakers.states[index] = BreakerState(
                     "open", cause=breaker.cause, wait_batches=breaker.wait_batches, probe_batch=batch
                 )
                 self._residual[index] = 0
-        self._hand_over(-int(self._residual.sum()))
         self.breakers.may_retry = True
+
+    def _save_tasks(self, index: int) -> dict[str, Any] | None:
+        draws = self._task_draws.get(index)
+        return None if draws is None else {"draws": type(draws).__name__, "state": draws.state()}
+
+    def _restore_curricula(self, state: Mapping[str, Any], *, in_step: bool) -> list[str]:
+        """What the curricula know, as far as they are the same; sentences on those that are not."""
+        changes = []
+        if self._curriculum is not None and state["curriculum"] is not None:
+            changes += self._curriculum.restore(state["curriculum"])
+        elif self._curriculum is not None:
+            changes.append("the checkpoint was made without a curriculum, so it knows nothing yet")
+        elif state["curriculum"] is not None:
+            changes.append(f"the checkpoint was made with the curriculum {state['curriculum']['curriculum']}, now off")
+        before = {source["name"]: source["tasks"] for source in state["sources"]}
+        for index, name in enumerate(self.names):
+            draws, saved = self._task_draws.get(index), before.get(name)
+            kind = None if draws is None else type(draws).__name__
+            if draws is not None and saved is not None and saved["draws"] == kind:
+                draws.restore(saved["state"], in_step=in_step)
+            elif name in before and (draws is not None or saved is not None):
+                changes.append(
+                    f"source {name!r} has another task curriculum than before, so it begins anew in its tasks"
+                )
+        return changes
 
     # Planning
 
@@ -226,20 +299,17 @@ class BatchPlanner:
         batch = self._next_batch
         self._consume(batch)
         probes = self.breakers.begin_probes(batch, most=max(1, self.prompts_per_batch // 2))
-        closed = self.breakers.closed
         size = self.prompts_per_batch - len(probes)
-        counts = np.zeros(len(self.names), dtype=np.int64)
-        counts[probes] = 1
-        shares = self._share_among(closed)
-        if size:
-            counts[closed], self._residual[closed] = apportion(shares, size, self._residual[closed])
-        meant = counts / self.prompts_per_batch
-        meant[closed] = np.array(shares) * size / self.prompts_per_batch
+        shares = self._find_shares(batch)
+        counts, self._residual = apportion_some(shares, size, self._residual)
+        meant = np.array(shares) * size / self.prompts_per_batch
+        counts[probes] += 1
+        meant[probes] = 1 / self.prompts_per_batch
         source_index = np.repeat(np.arange(len(self.names), dtype=np.int32), counts)
         shuffle_batches(source_index[np.newaxis], seed=self._seed, first_batch=batch)
         position = np.empty(self.prompts_per_batch, dtype=np.int64)
-        for index in np.flatnonzero(counts).tolist():
-            position[source_index == index] = self._walks[index].draw(self._draws[index], int(counts[index]))
+        drawn = [self._draw_tasks(index, int(counts[index])) for index in np.flatnonzero(counts).tolist()]
+        position[np.argsort(source_index, kind="stable")] = np.concatenate(drawn)
         self._count_draws(counts)
         self._planned[batch] = PlannedBatch(source_index, position, tuple(meant.tolist()))
         self._next_batch += 1
@@ -258,64 +328,43 @@ class BatchPlanner:
         if missing:
             raise RoutingError(
                 f"batch {batch} is planned from what happened until batch {batch - self._lag}, and batch {missing[0]} "
-                f"was not scored yet. A mix with a circuit breaker is planned as it is trained: read its rows through "
-                f"the trainer only, see what is to come with spec.plan(), and to resume a run give the trainer "
-                f"spec.callbacks."
+                f"was not scored yet. This mix is planned as it is trained: read its rows through the trainer only, "
+                f"see what is to come with spec.plan(), and to resume a run give the trainer spec.callbacks."
             )
         self.breakers.update([(number, self._observed[number]) for number in numbers], next_batch=batch)
         for number in numbers:
-            del self._observed[number]
+            self._learn(number, self._observed.pop(number))
         self._num_consumed = max(self._num_consumed, numbers.stop)
-        left_out = self.breakers.left_out
-        owed = int(self._residual[left_out].sum())
-        self._residual[left_out] = 0
-        self._hand_over(owed)
 
-    def _hand_over(self, owed: int) -> None:
-        """Divide units that nobody owns any more among the sources that are drawn from, in proportion."""
-        if not owed:
+    def _learn(self, batch: int, observations: Sequence[SlotObservation]) -> None:
+        """Tell the curricula what became of a batch."""
+        if self._curriculum is not None:
+            self._curriculum.update(group_by_source(observations, self.reward_ranges))
+        if not self._task_draws:
             return
-        closed = self.breakers.closed
-        shares = self._share_among(closed)
-        # In whole numbers: every process must divide alike.
-        parts = [owed * units // SHARE_UNITS for units in share_units(shares).tolist()]
-        self._residual[closed] += np.array(parts, dtype=np.int64)
-        self._residual[closed[int(np.argmax(shares))]] += owed - sum(parts)
+        first_slot, positions = batch * self.prompts_per_batch, self._planned[batch].position
+        tasks: dict[int, list[TaskObservation]] = {index: [] for index in self._task_draws}
+        for seen in observations:
+            if seen.source in tasks:
+                tasks[seen.source].append(TaskObservation(int(positions[seen.slot - first_slot]), seen.rewards))
+        for index, found in tasks.items():
+            self._task_draws[index].update(found)
 
-    def _share_among(self, sources: Sequence[int]) -> list[float]:
-        if len(sources) == len(self.names):
-            return list(self._shares)
-        total = fsum(self._shares[index] for index in sources)
-        return [self._shares[index] / total for index in sources]
+    def _find_shares(self, batch: int) -> list[float]:
+        """Each source's share of the slots that are no probes; 0 for one that is not drawn."""
+        closed = self.breakers.closed
+        reference = [0.0] * len(self.names)
+        total = fsum(self._shares[index] for index in closed)
+        for index in closed:
+            reference[index] = self._shares[index] / (total if len(closed) < len(self.names) else 1.0)
+        if self._curriculum is None:
+            return reference
+        return list(self._curriculum.shares(dict(zip(self.names, reference, strict=True)), batch).values())
+
+    def _draw_tasks(self, index: int, count: int) -> npt.NDArray[np.int64]:
+        """Positions of a source's next tasks."""
+        draws = self._task_draws.get(index)
+        return self._walks[index].draw(self._draws[index], count) if draws is None else draws.draw(count)
 
     def _count_draws(self, counts: npt.NDArray[np.int64]) -> None:
         self._draws = [before + more for before, more in zip(self._draws, counts.tolist(), strict=True)]
-
-
-def compare_mixes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Sentences on what of a mix is not as it was.
-
-    Args:
-        before: A planner's state, or what it has in common with `Plan.to_json()`: `sources` with `name` and
-            `num_tasks`, `prompts_per_batch`, `seed`.
-        now: The same of the mix as it is.
-    """
-    tasks_before = {source["name"]: source["num_tasks"] for source in before["sources"]}
-    tasks_now = {source["name"]: source["num_tasks"] for source in now["sources"]}
-    changes = [f"source {name!r} is no longer in the mix" for name in tasks_before if name not in tasks_now]
-    changes += [
-        f"source {name!r} is new and begins with its first tasks" for name in tasks_now if name not in tasks_before
-    ]
-    changes += [
-        f"source {name!r} has {count} tasks, and had {tasks_before[name]}"
-        for name, count in tasks_now.items()
-        if tasks_before.get(name, count) != count
-    ]
-    if not changes and list(tasks_before) != list(tasks_now):
-        changes.append("the sources stand in another order")
-    changes += [
-        f"{name} is {now[name]}, and was {before[name]}"
-        for name in ("prompts_per_batch", "seed")
-        if before[name] != now[name]
-    ]
-    return changes

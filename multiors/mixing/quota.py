@@ -33,7 +33,15 @@ import numpy.typing as npt
 
 from multiors.errors import ConfigError
 
-__all__ = ["MAX_BATCH_SLOTS", "SHARE_UNITS", "apportion", "draw_sources", "share_units"]
+__all__ = [
+    "MAX_BATCH_SLOTS",
+    "SHARE_UNITS",
+    "apportion",
+    "apportion_some",
+    "draw_changing",
+    "draw_sources",
+    "share_units",
+]
 
 Units = npt.NDArray[np.int64]
 
@@ -109,6 +117,55 @@ def apportion(shares: Sequence[float], size: int, residual: Units | None = None)
     urgency = np.where(need < 0, need >> _SLACK_SHIFT, _urgency(need, per_batch[source]))
     counts = np.bincount(source[np.argsort(urgency, kind="stable")[:size]], minlength=len(units)).astype(np.int64)
     return counts, promised - counts * SHARE_UNITS
+
+
+def apportion_some(shares: Sequence[float], size: int, residual: Units) -> tuple[Units, Units]:
+    """Divide one batch among the sources whose share is above 0; the others get nothing, and are owed nothing more.
+
+    What the others were owed, or had too much of, goes to those that are drawn, in proportion to their shares, and so
+    does whatever else keeps the residual from summing to 0.
+
+    Args:
+        shares: As for `apportion`, and 0 for sources that are not drawn.
+        size: Slots in the batch. 0: nothing changes.
+        residual: Units promised minus units drawn, per source.
+
+    Returns:
+        As for `apportion`, with 0 for sources that are not drawn.
+    """
+    counts, left = np.zeros(len(shares), dtype=np.int64), np.zeros(len(shares), dtype=np.int64)
+    if size == 0:
+        return counts, residual
+    drawn = np.flatnonzero(np.asarray(shares))
+    own = [shares[index] for index in drawn.tolist()]
+    owed = residual[drawn]
+    missing = -int(owed.sum())
+    if missing:
+        # In whole numbers: every process must divide alike.
+        parts = [missing * units // SHARE_UNITS for units in share_units(own).tolist()]
+        owed = owed + np.array(parts, dtype=np.int64)
+        owed[int(np.argmax(own))] += missing - sum(parts)
+    counts[drawn], left[drawn] = apportion(own, size, owed)
+    return counts, left
+
+
+def draw_changing(shares_by_batch: Sequence[Sequence[float]], batch_slots: int) -> npt.NDArray[np.int32]:
+    """The source of every slot of a run whose shares change from batch to batch, ascending inside each batch.
+
+    Args:
+        shares_by_batch: For each batch the shares of all sources, summing to 1. 0: not drawn.
+        batch_slots: Slots in each batch.
+
+    Returns:
+        Source indices, (num_batches * batch_slots,).
+    """
+    num_sources = len(shares_by_batch[0])
+    residual = np.zeros(num_sources, dtype=np.int64)
+    drawn = np.empty((len(shares_by_batch), batch_slots), dtype=np.int32)
+    for batch, shares in enumerate(shares_by_batch):
+        counts, residual = apportion_some(shares, batch_slots, residual)
+        drawn[batch] = np.repeat(np.arange(num_sources, dtype=np.int32), counts)
+    return drawn.reshape(-1)
 
 
 def draw_sources(shares: Sequence[float], num_batches: int, batch_slots: int) -> npt.NDArray[np.int32]:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from multiors.errors import ConfigError
-from multiors.mixing.quota import draw_sources
+from multiors.mixing.quota import draw_changing, draw_sources
 from multiors.mixing.shuffle import check_seed
 from multiors.mixing.walk import shuffle_batches, walk_tasks
 
@@ -66,6 +66,7 @@ def build_schedule(
     num_slots: int,
     prompts_per_batch: int | None,
     seed: int,
+    shares_by_batch: Sequence[Sequence[float]] | None = None,
 ) -> Schedule:
     """Lay out a run.
 
@@ -75,6 +76,8 @@ def build_schedule(
         num_slots: Length of the schedule; a whole number of batches (`count_slots`).
         prompts_per_batch: Slots in one generation batch. None: as exact as can be after every slot, not shuffled.
         seed: 0 <= seed < 2**64.
+        shares_by_batch: For each batch the shares that hold in it, instead of `shares`; 0: not drawn. None: they never
+            change.
 
     Returns:
         The schedule. It is the beginning of every longer one with the same shares, tasks, batch size and seed.
@@ -94,7 +97,10 @@ def build_schedule(
             f"num_slots={num_slots!r} is not a positive whole number of batches of {prompts_per_batch!r} slots. "
             f"Take the number from count_slots()."
         )
-    source_index = draw_sources(shares, num_slots // batch_slots, batch_slots)
+    if shares_by_batch is None:
+        source_index = draw_sources(shares, num_slots // batch_slots, batch_slots)
+    else:
+        source_index = draw_changing(shares_by_batch, batch_slots)
     batches = source_index.reshape(-1, batch_slots)
     if 1 < batch_slots < len(shares):  # the quota leaves their order open; with fewer sources it is ascending
         batches.sort(axis=1)

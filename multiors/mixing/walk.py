@@ -64,6 +64,9 @@ class TaskWalk:
 
     def draw(self, first: int, count: int) -> npt.NDArray[np.int64]:
         """Positions of the tasks that the draws `first`, `first + 1`, … take."""
+        index, step = divmod(first, self._num_tasks)
+        if step + count <= self._num_tasks:
+            return self._find_pass(index)[step : step + count].astype(np.int64)
         draws = np.arange(first, first + count, dtype=np.int64)
         positions = np.empty(count, dtype=np.int64)
         passes, steps = np.divmod(draws, self._num_tasks)

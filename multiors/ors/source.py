@@ -76,6 +76,7 @@ class ORSSource:
         images: What is done with images in prompts and tool results: "show" them to the policy, "drop" them, or "auto":
             shown if the trainer's model takes images, otherwise an error.
         weight: This source's share of the mix, relative to the others'. None: all sources weigh the same.
+        task_curriculum: In a mix, decides which of its tasks are drawn. None: all, in turn.
         reward: How step rewards become one, and the user's own reward functions (`multiors.SourceReward`).
         session_url: Session address of a platform whose hosts follow no rule. None: derived, or OPENREWARD_SESSION_URL.
         open_timeout_s: Seconds for opening a session, and for each thing asked before training.
@@ -115,6 +116,7 @@ class ORSSource:
         env_overrides: Mapping[str, str] | None = None,
         images: Images = "auto",
         weight: float | None = None,
+        task_curriculum: Any = None,
         reward: Any = None,
         session_url: str | None = None,
         open_timeout_s: float = 600.0,
@@ -128,8 +130,7 @@ class ORSSource:
         self._targets = check_targets(target, env_name)
         self._target, self._is_url = target, is_url(self._targets[0])  # as TRL's spec, whose tests read them
         self.label = env_name or show_target(self._targets[0])
-        self.weight = weight
-        self.reward = reward
+        self.weight, self.task_curriculum, self.reward = weight, task_curriculum, reward
         self.on_failure = on_failure
         self.max_failing_rollouts = max_failing_rollouts
         self._num_tasks = num_tasks
@@ -225,8 +226,13 @@ class ORSSource:
         """The last reward of each rollout; None where nothing scored it.
 
         Raises:
-            ConfigError: The source has a `reward` of its own, which only a mix composes.
+            ConfigError: The source has a `reward` or a `task_curriculum` of its own, which only a mix knows.
         """
+        if self.task_curriculum is not None:
+            raise ConfigError(
+                f"source {self.label!r}: task_curriculum=... is followed by a mix. Use "
+                f"MultiOpenRewardSpec({{'name': source}}), or leave it out."
+            )
         if self.reward is not None:
             raise ConfigError(
                 f"source {self.label!r}: reward=... is composed by a mix. Use MultiOpenRewardSpec({{'name': source}}), "

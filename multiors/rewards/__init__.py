@@ -12,7 +12,7 @@ from multiors.rewards.composition import (
 )
 from multiors.rewards.outcome import Outcome, decide_outcome, find_failure
 from multiors.rewards.reduction import Reduction
-from multiors.rewards.statistics import metric_values, share_values
+from multiors.rewards.statistics import gradient_values, metric_values, share_values
 from multiors.rewards.summary import RunSummary, SourceSummary, add_summaries, summarize_source
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "compose",
     "decide_outcome",
     "find_failure",
+    "gradient_values",
     "metric_values",
     "share_values",
     "summarize_source",

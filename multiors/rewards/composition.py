@@ -157,6 +157,19 @@ class SourceReward:
             raise ConfigError("SourceReward: GroupScore stands there twice, and an environment compares a group once.")
 
     @property
+    def outcome_range(self) -> tuple[float, float] | None:
+        """Lowest and highest outcome there is after `scale`, `offset` and `clip`. None: not known.
+
+        Beside it there are `unscored` and `unfinished`, which are no outcomes of the environment.
+        """
+        if self.range is None:
+            return None
+        low, high = sorted(self.scale * value + self.offset for value in self.range)
+        if self.clip is not None:
+            low, high = (min(max(value, self.clip[0]), self.clip[1]) for value in (low, high))
+        return (low, high) if low < high and math.isfinite(high - low) else None
+
+    @property
     def compares_groups(self) -> bool:
         """Whether the environment is asked to compare the rollouts of each group."""
         return any(isinstance(part, GroupScore) for part in self.parts)

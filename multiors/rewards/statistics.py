@@ -7,11 +7,11 @@ number (rule 7 of the semantics).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from multiors.records import RolloutRecord, UnscoredReason
 
-__all__ = ["metric_values", "share_values"]
+__all__ = ["gradient_values", "metric_values", "share_values"]
 
 
 def metric_values(source: str, records: Sequence[RolloutRecord]) -> dict[str, list[float]]:
@@ -25,6 +25,7 @@ def metric_values(source: str, records: Sequence[RolloutRecord]) -> dict[str, li
         "finished": [float(record.finished) for record in records],
         "tool_calls": [float(len(record.steps)) for record in records],
         "tool_errors": [float(_count_errors(record)) for record in records],
+        "tokens": [float(record.num_tokens) for record in records if record.num_tokens is not None],
     }
     for reason in UnscoredReason:
         values[f"unscored/{reason}"] = [float(record.reason is reason) for record in records]
@@ -44,6 +45,19 @@ def share_values(environments: Sequence[str], sources: Sequence[str]) -> dict[st
         for source in sources
         if environments
     }
+
+
+def gradient_values(groups: Iterable[tuple[str, Sequence[float | None]]]) -> dict[str, list[float]]:
+    """For each source 1.0 for every group whose rewards differ, so that it has a gradient, and 0.0 for the others.
+
+    Args:
+        groups: Of a batch over all processes: the source of each, and its rollouts' rewards. None: unscored.
+    """
+    values: dict[str, list[float]] = {}
+    for source, rewards in groups:
+        scored = {reward for reward in rewards if reward is not None}
+        values.setdefault(f"env/{source}/with_gradient", []).append(float(len(scored) > 1))
+    return values
 
 
 def _count_errors(record: RolloutRecord) -> int:

@@ -237,6 +237,7 @@ class RewardColumn:
         slots = batch.part_arguments.get("slot") or [None] * len(batch.rows)
         messages = batch.part_arguments.get("completions") or [()] * len(batch.rows)
         prompts = batch.part_arguments.get("prompts") or [()] * len(batch.rows)
+        tokens = batch.part_arguments.get("completion_ids")
 
         return [
             RolloutRecord(
@@ -255,6 +256,7 @@ class RewardColumn:
                 prompt=tuple(_messages(prompts[position])),
                 session=episode.session,
                 opening_s=episode.opening_s,
+                num_tokens=None if tokens is None else len(tokens[position]),
             )
             for position, (row, (episode, outcome, _)) in enumerate(zip(batch.rows, batch.readings, strict=True))
         ]

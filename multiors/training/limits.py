@@ -24,6 +24,7 @@ class ScoredRollout(NamedTuple):
     source: str
     task_index: int | None
     reward: float | None
+    outcome: float | None
     reason: UnscoredReason | None
     error: str | None
 
@@ -31,7 +32,11 @@ class ScoredRollout(NamedTuple):
     def of(cls, record: RolloutRecord) -> ScoredRollout:
         """From the record of a training rollout, which has a slot."""
         slot = -1 if record.slot is None else record.slot
-        return cls(slot, record.source, record.task_index, record.reward, record.reason, record.error)
+        return cls(slot, record.source, record.task_index, record.reward, record.outcome, record.reason, record.error)
+
+    def find_score(self, *, has_range: bool) -> float | None:
+        """What a curriculum is told: the outcome where its range is known, else the reward. None: unscored."""
+        return None if self.reward is None else self.outcome if has_range else self.reward
 
     @property
     def is_failed(self) -> bool:

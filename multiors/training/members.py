@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multiors.errors import ConfigError
-from multiors.mixing import Schedule, SourceRows
+from multiors.mixing import CircuitBreaker, MixRules, Schedule, SourceRows
+from multiors.mixing.curricula import Curriculum, SourceTasks, chain
 from multiors.ors.sessions.limits import Cap
 from multiors.ors.sessions.secrets import Secrets, check_secrets
 from multiors.ors.source import ORSSource
@@ -23,8 +24,10 @@ __all__ = [
     "check_sessions",
     "check_shared_secrets",
     "count_tasks",
+    "describe_tasks",
     "make_reader",
     "make_rows",
+    "make_rules",
     "name_sources",
 ]
 
@@ -85,6 +88,32 @@ def make_rows(name: str, source: ORSSource | SlotSource) -> SourceRows:
         return SourceRows(name, tasks.indices, tasks.specs, avg_rewards=tasks.avg_rewards)
 
     return SourceRows(name, source.task_indices, source.tasks)
+
+
+def describe_tasks(name: str, source: ORSSource | SlotSource, reward: SourceReward) -> SourceTasks:
+    """What a curriculum may know of a source; of its tasks only their number, where it does not choose among them."""
+    if source.task_curriculum is None:
+        return SourceTasks(name, count_tasks(source), reward.outcome_range)
+
+    rows = make_rows(name, source)
+    return SourceTasks(name, len(rows.task_indices), reward.outcome_range, rows.tasks, rows.avg_rewards)
+
+
+def make_rules(
+    sources: Mapping[str, ORSSource | SlotSource],
+    curriculum: Curriculum | Sequence[Curriculum] | None,
+    circuit_breaker: CircuitBreaker | None,
+) -> MixRules:
+    """What changes a mix, from what the user passed.
+
+    Raises:
+        ConfigError: Something is of another kind.
+    """
+    return MixRules(
+        circuit_breaker,
+        None if curriculum is None else chain(curriculum),
+        {name: source.task_curriculum for name, source in sources.items() if source.task_curriculum is not None},
+    )
 
 
 def make_reader(name: str, source: ORSSource | SlotSource) -> SourceReader:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from multiors.errors import ConfigError, RoutingError
-from multiors.mixing import BatchPlanner, CircuitBreaker, PlannedBatch, Schedule, SourceRows, build_dataset
+from multiors.mixing import BatchPlanner, MixRules, PlannedBatch, Schedule, SourceRows, build_dataset
+from multiors.mixing.curricula import SourceTasks
 from multiors.training.settings import BatchShape
 from multiors.training.watch import RunWatch
 
@@ -33,13 +34,14 @@ def count_lag(shape: BatchShape) -> int:
     return 1 + -(-shape.gradient_accumulation_steps // shape.micro_batches_per_generation)
 
 
-def check_planning(args: Any, shape: BatchShape, planned: BatchShape | None) -> None:
+def check_planning(args: Any, shape: BatchShape, planned: BatchShape | None, rules: MixRules) -> None:
     """Check a finished `GRPOConfig` against a mix that is planned as it is trained.
 
     Args:
         args: The trainer's `GRPOConfig`.
         shape: Its batches.
         planned: The batches that the mix was told of. None: it was told of none.
+        rules: What changes the mix.
 
     Raises:
         ConfigError: The trainer would read rows elsewhere, or earlier, than they can be planned.
@@ -65,7 +67,11 @@ def check_planning(args: Any, shape: BatchShape, planned: BatchShape | None) -> 
         problems.append("dispatch_batches=True: only one process would plan. Leave it out.")
 
     if problems:
-        raise ConfigError("with a circuit breaker a mix is planned as it is trained:\n- " + "\n- ".join(problems))
+        raise ConfigError(f"{_explain(rules)}:\n- " + "\n- ".join(problems))
+
+
+def _explain(rules: MixRules) -> str:
+    return f"this mix is planned as it is trained, because it has {', '.join(rules.reacting)}"
 
 
 _UNKNOWN_BATCHES = (
@@ -76,9 +82,10 @@ _UNKNOWN_BATCHES = (
 
 def lay_out_planned(
     watch: RunWatch,
-    sources: Sequence[SourceRows],
-    breaker: CircuitBreaker,
+    rows: Sequence[SourceRows],
+    rules: MixRules,
     *,
+    tasks: Sequence[SourceTasks],
     shares: Mapping[str, float],
     shape: BatchShape | None,
     num_slots: int,
@@ -88,9 +95,10 @@ def lay_out_planned(
 
     Args:
         watch: Of the mix; it is given the planner.
-        sources: What the rows are made of, in the order of the mix.
-        breaker: When a source is left out.
-        shares: Each source's share while none is left out.
+        rows: What the rows are made of, in the order of the mix.
+        rules: What changes the mix.
+        tasks: What curricula may know of the sources, in the order of the mix.
+        shares: Each source's share while no rule decides otherwise.
         shape: The trainer's batches. None: not known.
         num_slots: Length of the run.
         seed: The run's seed.
@@ -99,20 +107,21 @@ def lay_out_planned(
         ConfigError: The batches are not known.
     """
     if shape is None:
-        raise ConfigError(f"with a circuit breaker a mix is planned as it is trained: {_UNKNOWN_BATCHES}")
+        raise ConfigError(f"{_explain(rules)}: {_UNKNOWN_BATCHES}")
 
     from datasets import Dataset
 
     watch.planner = BatchPlanner(
         shares,
-        [len(source.task_indices) for source in sources],
+        tasks,
         prompts_per_batch=shape.prompts_per_batch,
         seed=seed,
         lag=count_lag(shape),
-        breaker=breaker,
+        rules=rules,
+        num_batches=num_slots // shape.prompts_per_batch,
     )
     dataset = Dataset.from_dict({"slot": np.arange(num_slots)})
-    dataset.set_transform(PlannedRows(sources, watch.plan, prompts_per_batch=shape.prompts_per_batch))
+    dataset.set_transform(PlannedRows(rows, watch.plan, prompts_per_batch=shape.prompts_per_batch))
     return dataset
 
 
@@ -158,8 +167,8 @@ class PlannedRows:
         """The rows of some slots, with what other columns were given."""
         if self._plan is None:
             raise RoutingError(
-                "a mix with a circuit breaker is planned in the process that trains it, and its dataset was sent to "
-                "another. Set dataloader_num_workers=0."
+                "this mix is planned in the process that trains it, and its dataset was sent to another. Set "
+                "dataloader_num_workers=0."
             )
 
         chosen = []

@@ -36,6 +36,7 @@ class SlotSource:
         self.label = label
         self.weight: float | None = None
         self.reward: Any = None
+        self.task_curriculum: Any = None
         # Looked up without being read: reading a slot may ask a server.
         missing = [slot for slot in _SLOTS if inspect.getattr_static(spec, slot, None) is None]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from multiors.errors import ConfigError, MultiORSError, RoutingError, SourceError
 from multiors.mixing import BatchPlanner, BreakerEvent, Plan, PlannedBatch, SlotObservation, compare_mixes
 from multiors.records import RolloutRecord
-from multiors.rewards import RunSummary, SourceSummary, add_summaries, summarize_source
+from multiors.rewards import RunSummary, SourceSummary, add_summaries, gradient_values, summarize_source
 from multiors.training.limits import FailureLimits, ScoredRollout
 from multiors.training.processes import gather, is_distributed, is_first_process
 from multiors.training.settings import BatchShape
@@ -43,6 +43,8 @@ class RunWatch:
 
         self._names = tuple(names)
         self._mix: Mapping[str, Any] = {}
+        self._find_shares: Callable[[int], Sequence[float]] = lambda batch: ()
+        self._prompts_per_batch = 1
         self._limits = limits
         self._summaries = dict.fromkeys(self._names, SourceSummary())
         self._is_reported = True
@@ -54,14 +56,20 @@ class RunWatch:
 
     # A run
 
-    def begin(self, state: Any, shape: BatchShape, plan: Plan) -> None:
+    def begin(
+        self, state: Any, shape: BatchShape, plan: Plan, shares_by_batch: Sequence[Sequence[float]] | None = None
+    ) -> None:
         """A training run begins, perhaps from a checkpoint; what of the mix has changed since then is said.
 
         Args:
             state: The trainer's state.
             shape: Its batches.
             plan: What the mix draws if nothing fails.
+            shares_by_batch: The shares that a schedule gives each batch. None: they never change.
         """
+        shares = [source.share for source in plan.sources]
+        self._find_shares = lambda batch: shares if shares_by_batch is None else shares_by_batch[batch]
+        self._prompts_per_batch = shape.prompts_per_batch
         self._mix = {name: value for name, value in plan.to_json().items() if name in _MIX}
         self._limits.restart()
         self._summaries = dict.fromkeys(self._names, SourceSummary())
@@ -94,10 +102,6 @@ class RunWatch:
             self._summaries[name] = add_summaries([self._summaries[name], summarize_source(own)])
 
         self._is_reported = False
-
-        if self.planner is None and not self._limits.limited:
-            return {}
-
         rollouts = self._put_together(records)
 
         try:
@@ -106,7 +110,17 @@ class RunWatch:
             self.report()
             raise
 
-        return {} if self.planner is None else self._observe(self.planner, rollouts)
+        groups = [list(group) for _, group in groupby(rollouts, key=attrgetter("slot"))]
+        values = gradient_values([(group[0].source, [rollout.reward for rollout in group]) for group in groups])
+        batch = rollouts[0].slot // self._prompts_per_batch if rollouts else 0
+
+        if self.planner is None:
+            return values | self._log_shares(self._find_shares(batch))
+
+        self._observe(self.planner, batch, groups)
+        shares = self.planner.plan(batch).shares
+        values |= {f"env/{name}/left_out": [float(not share)] for name, share in zip(self._names, shares, strict=True)}
+        return values | self._log_shares(shares) | self._log_curricula(self.planner)
 
     def plan(self, batch: int) -> PlannedBatch:
         """What a batch draws; decisions that are taken on the way are told.
@@ -116,7 +130,7 @@ class RunWatch:
             SourceError: Every source fails.
         """
         if self.planner is None:
-            raise ConfigError("this mix is not planned as it is trained: it has no circuit breaker.")
+            raise ConfigError("this mix is not planned as it is trained: its schedule was laid out before.")
 
         try:
             planned = self.planner.plan(batch)
@@ -124,11 +138,14 @@ class RunWatch:
             self.report()
             raise
 
-        for event in self.planner.breakers.events:
-            if is_first_process():
-                logger.warning("%s", _describe(event))
-
+        told = [_describe(event) for event in self.planner.breakers.events]
+        told += [f"from batch {batch} on: {change}." for change in self.planner.take_changes()]
         self.planner.breakers.events.clear()
+
+        if is_first_process():
+            for sentence in told:
+                logger.warning("%s", sentence)
+
         return planned
 
     # What became of it
@@ -171,9 +188,9 @@ class RunWatch:
         changes = [] if before is None else compare_mixes(before, self._mix)
 
         if self.planner is not None and global_step:
-            changes.append("it holds no state of a circuit breaker, so no source is left out")
+            changes.append("it holds no state of a circuit breaker or a curriculum, so these begin anew")
         if self.planner is None and "planner" in saved:
-            changes.append("it was made with a circuit breaker, which is now off, so no source is left out")
+            changes.append("it was made with a circuit breaker or a curriculum, which is now off")
 
         return changes
 
@@ -190,26 +207,31 @@ class RunWatch:
 
         return sorted((rollout for _, rollouts in parts for rollout in rollouts), key=attrgetter("slot"))
 
-    def _observe(self, planner: BatchPlanner, rollouts: Sequence[ScoredRollout]) -> dict[str, list[float]]:
-        batch = rollouts[0].slot // planner.prompts_per_batch
-        groups = [list(group) for _, group in groupby(rollouts, key=attrgetter("slot"))]
+    def _observe(self, planner: BatchPlanner, batch: int, groups: Sequence[Sequence[ScoredRollout]]) -> None:
         planner.observe(
             batch,
             [
                 SlotObservation(
                     group[0].slot,
                     self._names.index(group[0].source),
-                    rewards=tuple(rollout.reward for rollout in group),
+                    rewards=tuple(
+                        rollout.find_score(has_range=planner.reward_ranges[rollout.source] is not None)
+                        for rollout in group
+                    ),
                     num_failed=sum(rollout.is_failed for rollout in group),
                     error=next((rollout.describe() for rollout in group if rollout.is_failed), None),
                 )
                 for group in groups
             ],
         )
-        shares = planner.plan(batch).shares
-        return {f"env/{name}/planned_share": [share] for name, share in zip(self._names, shares, strict=True)} | {
-            f"env/{name}/left_out": [float(share == 0)] for name, share in zip(self._names, shares, strict=True)
-        }
+
+    def _log_shares(self, shares: Sequence[float]) -> dict[str, list[float]]:
+        return {f"env/{name}/planned_share": [share] for name, share in zip(self._names, shares, strict=False)}
+
+    def _log_curricula(self, planner: BatchPlanner) -> dict[str, list[float]]:
+        values = {f"env/{name}/owed_slots": [slots] for name, slots in planner.measure_debt().items()}
+        found = planner.measure().items()
+        return values | {f"env/{name}/curriculum/{metric}": [v] for name, own in found for metric, v in own.items()}
 
 
 def _describe(event: BreakerEvent) -> str:

@@ -87,7 +87,7 @@ class ScoreBandit(Curriculum):
 
     def begin(self, sources: Sequence[MixSource]) -> States:
         """Nothing was seen."""
-        fresh: dict[str, Any] = {"mean": None, "num_rollouts": 0, "range": None, "window": []}
+        fresh: dict[str, Any] = {"score": self.score, "mean": None, "num_rollouts": 0, "range": None, "window": []}
         return {source.name: dict(fresh) for source in sources}
 
     def update(self, states: States, seen: Mapping[str, SourceObservation]) -> States:
@@ -113,11 +113,13 @@ class ScoreBandit(Curriculum):
     def measure(self, states: States) -> dict[str, dict[str, float]]:
         """The score of each source that has one."""
         scores = self._find_scores(states)
-        return {name: {"curriculum_score": score} for name, score in scores.items() if score is not None}
+        return {name: {"score": score} for name, score in scores.items() if score is not None}
 
     def _follow(self, state: Any, seen: SourceObservation | None) -> Any:
         if seen is None:
             return state
+        if state["score"] != self.score:  # a run was resumed with the other
+            state = {**state, "score": self.score, "mean": None, "window": []}
         known_range = widen_range(state["range"], seen)
         if self.score == "abs_advantage":
             value = seen.abs_advantage
@@ -134,14 +136,15 @@ class ScoreBandit(Curriculum):
             rate = _RATE[self.score] if self.rate is None else self.rate
             mean = (1 - rate) * state["mean"] + rate * value
         num_rollouts = state["num_rollouts"] + seen.num_scored
-        return {"mean": mean, "num_rollouts": num_rollouts, "range": known_range, "window": window}
+        known = {"score": self.score, "range": known_range}
+        return {**known, "mean": mean, "num_rollouts": num_rollouts, "window": window}
 
     def _find_scores(self, states: States) -> dict[str, float | None]:
         """The mean of each source, and its bonus. None: it was not scored yet."""
         total = sum(state["num_rollouts"] for state in states.values())
         return {
             name: None
-            if state["mean"] is None
+            if state["mean"] is None or state["score"] != self.score
             else state["mean"] + self.exploration * math.sqrt(2 * math.log(total + 1) / (state["num_rollouts"] + 1))
             for name, state in states.items()
         }

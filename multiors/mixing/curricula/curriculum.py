@@ -39,6 +39,16 @@ class Curriculum(ABC):
     Nothing but the arguments may decide: no clock, no random numbers, no memory in the object.
     """
 
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return type(self).__name__
+
+    @property
+    def reacts(self) -> bool:
+        """Whether shares depend on what is observed. False: they are known before the run, and laid out then."""
+        return True
+
     @abstractmethod
     def begin(self, sources: Sequence[MixSource]) -> States:
         """The state of each source before anything was observed.
@@ -88,6 +98,16 @@ class Chain(Curriculum):
 
     parts: tuple[Curriculum, ...]
 
+    @property
+    def name(self) -> str:
+        """The names of all parts, in order."""
+        return " + ".join(part.name for part in self.parts)
+
+    @property
+    def reacts(self) -> bool:
+        """Whether one of the parts does."""
+        return any(part.reacts for part in self.parts)
+
     def begin(self, sources: Sequence[MixSource]) -> States:
         """A list for each source: its state in each part."""
         return self._join([part.begin(sources) for part in self.parts])
@@ -130,10 +150,14 @@ def chain(curricula: Curriculum | Sequence[Curriculum]) -> Curriculum:
     Raises:
         ConfigError: There is none, or one of them is no curriculum.
     """
-    parts = (curricula,) if isinstance(curricula, Curriculum) else tuple(curricula)
+    parts = tuple(curricula) if isinstance(curricula, list | tuple) else (curricula,)
     for part in parts:
         if not isinstance(part, Curriculum):
-            raise ConfigError(f"curriculum={part!r} is no multiors Curriculum. Pass one, or several in a list.")
+            raise ConfigError(
+                f"curriculum={part!r} does not decide the shares of sources. Pass a Curriculum such as "
+                f"LearningProgress(), or several in a list; what chooses among the tasks of one source goes to "
+                f"ORSSource(..., task_curriculum=...)."
+            )
     if not parts:
         raise ConfigError("curriculum=[] holds none. Pass at least one, or None.")
     return parts[0] if len(parts) == 1 else Chain(parts)

@@ -172,13 +172,12 @@ class LadderDraws(TaskDraws):
     def draw(self, count: int) -> npt.NDArray[np.int64]:
         """Positions of the next tasks."""
         weights = self.weights()
-        pools = np.array([spread(weights, self._credit) for _ in range(count)], dtype=np.int64)
-        positions = np.empty(count, dtype=np.int64)
-        for pool, num_draws in enumerate(np.bincount(pools).tolist()):
-            if num_draws:
-                positions[pools == pool] = self._pools[pool][self._walks[pool].draw(self._draws[pool], num_draws)]
-                self._draws[pool] += num_draws
-        return positions
+        return np.array([self._draw_one(spread(weights, self._credit)) for _ in range(count)], dtype=np.int64)
+
+    def _draw_one(self, pool: int) -> int:
+        step = self._walks[pool].draw(self._draws[pool], 1)[0]
+        self._draws[pool] += 1
+        return int(self._pools[pool][step])
 
     def update(self, seen: Sequence[TaskObservation]) -> None:
         """Count the scored groups of the current level; where there are enough, decide.

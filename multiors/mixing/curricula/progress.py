@@ -79,7 +79,7 @@ class LearningProgress(Curriculum):
     def measure(self, states: States) -> dict[str, dict[str, float]]:
         """The score of each source that has one."""
         scores = {name: _score(state) for name, state in states.items()}
-        return {name: {"curriculum_score": score} for name, score in scores.items() if score is not None}
+        return {name: {"score": score} for name, score in scores.items() if score is not None}
 
     def _follow(self, state: Any, seen: SourceObservation | None) -> Any:
         mean = None if seen is None else seen.mean_reward

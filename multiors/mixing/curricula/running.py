@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from multiors.errors import ConfigError
-from multiors.mixing.curricula.curriculum import Chain, Curriculum, MixSource
+from multiors.mixing.curricula.curriculum import Curriculum, MixSource
 from multiors.mixing.curricula.observing import SourceObservation
 from multiors.mixing.settings import is_number
 
@@ -69,7 +70,7 @@ class CurriculumRun:
             ConfigError: The curriculum's shares are none.
         """
         found = self._curriculum.shares(self._states, reference, batch=batch, num_batches=self._num_batches)
-        who = f"curriculum {_name(self._curriculum)}"
+        who = f"curriculum {self._curriculum.name}"
         if set(found) != set(self._names):
             raise ConfigError(
                 f"{who}: shares() gave {list(found)}; the sources are {list(self._names)}. Give each a share."
@@ -94,7 +95,11 @@ class CurriculumRun:
 
     def state(self) -> dict[str, Any]:
         """Everything that the next shares follow from, as JSON-ready values."""
-        return {"curriculum": _name(self._curriculum), "sources": dict(self._states)}
+        return {
+            "curriculum": self._curriculum.name,
+            "settings": _read_settings(self._curriculum),
+            "sources": dict(self._states),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> list[str]:
         """Go on from an earlier state; sources that it does not know begin anew.
@@ -103,17 +108,19 @@ class CurriculumRun:
             A sentence on each thing that changed, but for sources that came or went.
         """
         self.restart()
-        if state["curriculum"] != _name(self._curriculum):
+        if state["curriculum"] != self._curriculum.name:
             return [
-                f"the curriculum is {_name(self._curriculum)}, and was {state['curriculum']}; what that one knew is "
+                f"the curriculum is {self._curriculum.name}, and was {state['curriculum']}; what that one knew is "
                 f"forgotten"
             ]
         known = state["sources"]
         self._states = {name: known.get(name, fresh) for name, fresh in self._states.items()}
+        if state["settings"] != _read_settings(self._curriculum):
+            return [f"the curriculum {self._curriculum.name} has other settings, and goes on with what it knows"]
         return []
 
     def _check_states(self, states: object, method: str, *, is_first: bool) -> dict[str, Any]:
-        who = f"curriculum {_name(self._curriculum)}: {method}"
+        who = f"curriculum {self._curriculum.name}: {method}"
         if not isinstance(states, Mapping) or set(states) != set(self._names):
             given = list(states) if isinstance(states, Mapping) else states
             raise ConfigError(f"{who} returned {given!r}. Return one state per source, by name: {list(self._names)}.")
@@ -126,10 +133,15 @@ class CurriculumRun:
         return ordered
 
 
-def _name(curriculum: Curriculum) -> str:
-    if isinstance(curriculum, Chain):
-        return " + ".join(map(_name, curriculum.parts))
-    return type(curriculum).__name__
+def _read_settings(curriculum: Curriculum) -> Any:
+    """The settings as JSON-ready values. None: it has none, or others."""
+    settings: object = curriculum
+    if not is_dataclass(settings) or isinstance(settings, type):
+        return None
+    try:
+        return json.loads(json.dumps(asdict(settings)))
+    except (TypeError, ValueError):
+        return None
 
 
 def _is_json(value: object) -> bool:

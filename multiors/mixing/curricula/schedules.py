@@ -89,6 +89,11 @@ class ShareSchedule(Curriculum):
             points += [*ramp, (position + (warm_up if points else 0), weights)]
         return cls(points, unit=unit)
 
+    @property
+    def reacts(self) -> bool:
+        """Shares follow the batch number alone."""
+        return False
+
     def find_shares(self, position: float) -> dict[str, float]:
         """The shares at a position."""
         before = [point for point in self.points if point[0] <= position]

@@ -104,7 +104,7 @@ class WorstSource(Curriculum):
 
     def measure(self, states: States) -> dict[str, dict[str, float]]:
         """The weight of each source."""
-        return {name: {"curriculum_score": state["weight"]} for name, state in states.items()}
+        return {name: {"score": state["weight"]} for name, state in states.items()}
 
     def _find_top(self, spread: float | None) -> float:
         """The upper bound of a source: its reference share where no group has a gradient."""
