@@ -18,18 +18,23 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["measure", "parse_arguments", "summarize", "write_report"]
+__all__ = ["make_parser", "measure", "parse_arguments", "summarize", "write_report"]
 
 _PACKAGES = ("multiors", "openreward", "trl", "datasets", "numpy", "pyarrow", "aiohttp")
 
 
 def parse_arguments(description: str) -> argparse.Namespace:
+    """The options of every benchmark, parsed."""
+    return make_parser(description).parse_args()
+
+
+def make_parser(description: str) -> argparse.ArgumentParser:
     """The options of every benchmark: `json` (where the results go, or None) and `quick`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     parser.add_argument("--quick", action="store_true", help="few small repeats: shows that it runs, measures nothing")
 
-    return parser.parse_args()
+    return parser
 
 
 def measure(function: Callable[[], object], repeats: int = 5, *, warmup: int = 1) -> list[float]:

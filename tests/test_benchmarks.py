@@ -207,6 +207,25 @@ def test_curriculum_simulation_compares_strategies_with_their_goals(run_quickly:
     )
 
 
+def test_curriculum_training_compares_arms_with_equal_shares(run_quickly: Any) -> None:
+    """Each arm has scores with intervals, each difference a test and its power, and no run is left out."""
+    found = run_quickly("curriculum_training")
+    results, seeds = found["results"], {f"seed_{seed}" for seed in found["settings"]["seeds"]}
+    differences = results["differences_to_uniform"]
+    sources = {"parrot", "dictionary", "semaphore"}
+    estimates = [arm[when] for arm in results["arms"].values() for when in ("end", "half_time")]
+
+    assert {"uniform", *differences} == set(results["arms"])
+    assert {"warm", *results["arms"]} == set(results["runs"])
+    assert all(seeds == set(runs) for runs in results["runs"].values())
+    assert all({"num_runs", "mean", "low", "high"} == set(each["macro"]) for each in estimates)
+    assert all(
+        {"low", "high", "p", "p_holm", "minimum_detectable"} < set(each["macro"]) for each in differences.values()
+    )
+    assert all(sources == set(each["sources"]) for each in [*estimates, *differences.values()])
+    assert all({*sources, "casino"} == set(arm["training"]) for arm in results["arms"].values())
+
+
 def test_import_time_names_what_was_loaded(run_quickly: Any) -> None:
     """The import and the help have times and modules beside a bare interpreter's, and nothing heavy is among them."""
     results = run_quickly("import_time")["results"]

@@ -6,7 +6,8 @@ once `GET /health` answers. It ends when the `with` block is left; when the pare
 standard input closes and it exits on its own; on Linux the kernel also signals it. It runs in a session of its own, so
 the terminal's Ctrl-C does not reach it and rollouts can still close before the servers go.
 
-Run as `python -m multiors.quickstart.servers recycling teahouse`, this module is the child.
+Run as `python -m multiors.quickstart.servers recycling teahouse`, this module is the child. It serves environments that
+the quickstart has, or those of `ENVIRONMENTS` in the module that `--catalogue` names.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import contextlib
 import ctypes
 import http.client
+import importlib
 import json
 import os
 import queue
@@ -31,6 +33,7 @@ from multiors import SourceError
 
 __all__ = ["run_servers", "serve_environments"]
 
+_CATALOGUE = "multiors.quickstart.environments"
 _READY_TIMEOUT_S = 90.0  # importing the SDK takes 4 s on a quiet machine, 10 s on a loaded one
 _STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.05
@@ -38,12 +41,15 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @contextlib.contextmanager
-def run_servers(groups: Sequence[Sequence[str]], log_dir: Path) -> Iterator[dict[str, str]]:
+def run_servers(
+    groups: Sequence[Sequence[str]], log_dir: Path, *, catalogue: str = _CATALOGUE
+) -> Iterator[dict[str, str]]:
     """Serve each group of environments from one process, and yield the server's URL by environment name.
 
     Args:
         groups: Environment names, one sequence per process.
         log_dir: Where each server's standard error goes, as `server-<i>.log`.
+        catalogue: The module whose `ENVIRONMENTS` holds the environments by name.
 
     Raises:
         SourceError: A server did not become healthy in time; its log is named.
@@ -52,7 +58,7 @@ def run_servers(groups: Sequence[Sequence[str]], log_dir: Path) -> Iterator[dict
     try:
         logs = [log_dir / f"server-{i}.log" for i in range(len(groups))]
         for names, log in zip(groups, logs, strict=True):
-            processes.append(_start(names, log))
+            processes.append(_start(names, log, catalogue=catalogue))
         deadline = time.monotonic() + _READY_TIMEOUT_S
         url_by_environment: dict[str, str] = {}
         for names, log, process in zip(groups, logs, processes, strict=True):
@@ -63,7 +69,7 @@ def run_servers(groups: Sequence[Sequence[str]], log_dir: Path) -> Iterator[dict
         _stop(processes)
 
 
-def serve_environments(names: Sequence[str]) -> None:
+def serve_environments(names: Sequence[str], *, catalogue: str = _CATALOGUE) -> None:
     """Serve the named environments from this process until the parent goes away. Prints `{"port": ...}` once bound."""
     _follow_parent()
     # The SDK logs to standard output, which is a pipe that nobody reads after the first line: a full pipe would block
@@ -74,9 +80,8 @@ def serve_environments(names: Sequence[str]) -> None:
     import uvicorn
     from openreward.environments import Server
 
-    from multiors.quickstart.environments import ENVIRONMENTS
-
-    app = Server([ENVIRONMENTS[name] for name in names]).app
+    environments = importlib.import_module(catalogue).ENVIRONMENTS
+    app = Server([environments[name] for name in names]).app
     # asyncio turns Nagle's delay off only for sockets that say they are TCP; without that each answer waits 40 ms.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -88,7 +93,7 @@ def serve_environments(names: Sequence[str]) -> None:
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def _start(names: Sequence[str], log: Path) -> subprocess.Popen[str]:
+def _start(names: Sequence[str], log: Path, *, catalogue: str) -> subprocess.Popen[str]:
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
         "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
@@ -96,7 +101,7 @@ def _start(names: Sequence[str], log: Path) -> subprocess.Popen[str]:
     }
     with log.open("w", encoding="utf-8") as stderr:
         return subprocess.Popen(
-            [sys.executable, "-m", "multiors.quickstart.servers", *names],
+            [sys.executable, "-m", "multiors.quickstart.servers", "--catalogue", catalogue, *names],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -182,7 +187,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parse environment names and serve them."""
     parser = argparse.ArgumentParser(prog="python -m multiors.quickstart.servers", description=__doc__)
     parser.add_argument("names", nargs="+", help="environments to serve, the default one first")
-    serve_environments(parser.parse_args(argv).names)
+    parser.add_argument("--catalogue", default=_CATALOGUE, help="the module that holds them (default: %(default)s)")
+    options = parser.parse_args(argv)
+    serve_environments(options.names, catalogue=options.catalogue)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from multiors.quickstart.environments import (
 )
 from multiors.quickstart.policy import Policy
 
-__all__ = ["SCRIPTS", "Episode", "Score", "encode_episode", "fit", "play", "tools_of"]
+__all__ = ["SCRIPTS", "Call", "Episode", "Score", "Script", "encode_episode", "fit", "play", "tools_of"]
 
 Call = tuple[str, dict[str, Any]]
 Script = Callable[[str, random.Random], Generator[Call, str, str]]
@@ -108,11 +108,19 @@ def tools_of(environment: Any) -> list[Callable[..., Any]]:
     return [getattr(environment, name) for name in sorted(methods) if name[0] != "_" and name not in _RESERVED]
 
 
-def play(name: str, environment: Any, *, task_index: int, rng: random.Random, score: Score) -> Episode:
+def play(
+    name: str,
+    environment: Any,
+    *,
+    task_index: int,
+    rng: random.Random,
+    score: Score,
+    scripts: Mapping[str, Script] = SCRIPTS,
+) -> Episode:
     """Let the script of environment `name` play one task, on the server behind `environment`, and score it."""
     prompt = environment.reset(task_index=task_index)
     messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
-    script = SCRIPTS[name](prompt, rng)
+    script = scripts[name](prompt, rng)
     try:
         tool, arguments = next(script)
         while True:
