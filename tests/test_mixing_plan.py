@@ -112,4 +112,48 @@ def test_a_plan_survives_json() -> None:
         "stopping_strategy": "max_slots",
         "requested_slots": None,
         "changed_by": [],
+        "share_points": [],
     } == content
+
+
+def test_a_schedule_of_shares_is_shown_at_some_of_its_batches() -> None:
+    """Six batches at equal distances, the first and the last among them, in the table and as JSON."""
+    shares = [[1 - batch / 20, batch / 20] for batch in range(11)]
+    schedule = build_schedule([0.5, 0.5], [4, 4], num_slots=88, prompts_per_batch=8, seed=0, shares_by_batch=shares)
+    plan = make_plan(
+        ["a", "b"],
+        schedule,
+        shares=[0.75, 0.25],
+        num_tasks=[4, 4],
+        seed=0,
+        stopping_strategy="max_slots",
+        shares_by_batch=shares,
+    )
+
+    expected = """\
+share in batch        0       2       4       6       8      10
+--------------  -------  ------  ------  ------  ------  ------
+a               100.00%  90.00%  80.00%  70.00%  60.00%  50.00%
+b                 0.00%  10.00%  20.00%  30.00%  40.00%  50.00%
+
+source"""
+    points = json.loads(json.dumps(plan.to_json()))["share_points"]
+    assert expected in str(plan)
+    assert [{"batch": 0, "shares": [1.0, 0.0]}, {"batch": 10, "shares": [0.5, 0.5]}] == [points[0], points[-1]]
+
+
+def test_a_run_with_fewer_batches_than_points_shows_each_once() -> None:
+    """No batch is shown twice."""
+    shares = [[1.0], [1.0]]
+    schedule = build_schedule([1.0], [4], num_slots=2, prompts_per_batch=1, seed=0, shares_by_batch=shares)
+    plan = make_plan(
+        ["a"],
+        schedule,
+        shares=[1.0],
+        num_tasks=[4],
+        seed=0,
+        stopping_strategy="max_slots",
+        shares_by_batch=shares,
+    )
+
+    assert [0, 1] == [point.batch for point in plan.share_points]

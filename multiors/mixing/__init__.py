@@ -7,25 +7,31 @@ from multiors.mixing.comparing import compare_mixes
 from multiors.mixing.dataset import COLUMNS, SourceRows, build_dataset
 from multiors.mixing.layout import Layout, lay_out
 from multiors.mixing.observed import SlotObservation
-from multiors.mixing.plan import Plan, SourcePlan, make_plan
+from multiors.mixing.plan import Plan, SharePoint, SourcePlan, make_plan
 from multiors.mixing.planner import BatchPlanner, PlannedBatch
 from multiors.mixing.quota import SHARE_UNITS, apportion
 from multiors.mixing.rules import MixRules
 from multiors.mixing.schedule import Schedule, build_schedule
 from multiors.mixing.shares import Weights, resolve_shares
+from multiors.mixing.simulation import PRESETS, Curves, LearningCurve, Simulation, simulate
 from multiors.mixing.stopping import StoppingStrategy, count_slots
 
 __all__ = [
     "COLUMNS",
+    "PRESETS",
     "SHARE_UNITS",
     "BatchPlanner",
     "BreakerEvent",
     "CircuitBreaker",
+    "Curves",
     "Layout",
+    "LearningCurve",
     "MixRules",
     "Plan",
     "PlannedBatch",
     "Schedule",
+    "SharePoint",
+    "Simulation",
     "SlotObservation",
     "SourcePlan",
     "SourceRows",
@@ -39,4 +45,5 @@ __all__ = [
     "lay_out",
     "make_plan",
     "resolve_shares",
+    "simulate",
 ]

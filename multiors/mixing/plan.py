@@ -15,7 +15,19 @@ from multiors.mixing.schedule import Schedule
 from multiors.mixing.stopping import StoppingStrategy
 from multiors.tables import align
 
-__all__ = ["Plan", "SourcePlan", "make_plan"]
+__all__ = ["Plan", "SharePoint", "SourcePlan", "make_plan"]
+
+_NUM_POINTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class SharePoint:
+    """What a schedule of shares says for one batch."""
+
+    batch: int
+
+    shares: tuple[float, ...]
+    """One per source, summing to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +72,21 @@ class Plan:
     changed_by: tuple[str, ...] = ()
     """The curricula that change the plan while the policy learns."""
 
+    share_points: tuple[SharePoint, ...] = ()
+    """The shares at some batches of the run, in order. Empty: they are constant, or follow what is observed."""
+
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON-ready values; None stays None."""
-        return {**asdict(self), "sources": [asdict(source) for source in self.sources]}
+        lists = {
+            "sources": [asdict(source) for source in self.sources],
+            "share_points": [{"batch": point.batch, "shares": list(point.shares)} for point in self.share_points],
+        }
+        return {**asdict(self), **lists}
 
     def __str__(self) -> str:
         remarks = [sentence for _, sentence in self.remarks]
-        return "\n".join([_headline(self), "", *_table(self), *([""] if remarks else []), *remarks])
+        parts = [_table(self), _table_of_shares(self) if self.share_points else [], remarks]
+        return "\n".join([_headline(self), *(line for part in parts if part for line in ["", *part])])
 
     @property
     def remarks(self) -> list[tuple[str | None, str]]:
@@ -102,6 +122,7 @@ def make_plan(
     stopping_strategy: StoppingStrategy,
     requested_slots: int | None = None,
     changed_by: Sequence[str] = (),
+    shares_by_batch: Sequence[Sequence[float]] | None = None,
 ) -> Plan:
     """Describe a schedule.
 
@@ -114,6 +135,7 @@ def make_plan(
         stopping_strategy: What decided the length.
         requested_slots: Slots that were asked for, before they were rounded to whole batches. None: none were.
         changed_by: The curricula that change the plan while the policy learns.
+        shares_by_batch: For each batch the share of each source. None: they are constant, or not known.
     """
     num_batches = schedule.num_batches
     sources = tuple(
@@ -142,7 +164,15 @@ def make_plan(
         stopping_strategy=stopping_strategy,
         requested_slots=requested_slots,
         changed_by=tuple(changed_by),
+        share_points=() if shares_by_batch is None else _pick_points(shares_by_batch),
     )
+
+
+def _pick_points(shares_by_batch: Sequence[Sequence[float]]) -> tuple[SharePoint, ...]:
+    """Some batches at about equal distances, the first and the last among them."""
+    last = len(shares_by_batch) - 1
+    batches = sorted({round(last * point / (_NUM_POINTS - 1)) for point in range(_NUM_POINTS)})
+    return tuple(SharePoint(batch, tuple(shares_by_batch[batch])) for batch in batches)
 
 
 def _headline(plan: Plan) -> str:
@@ -162,6 +192,15 @@ def _table(plan: Plan) -> list[str]:
         header.append("per batch")
         for row, source in zip(rows, plan.sources, strict=True):
             row.append(f"{source.slots_per_batch:,.2f}")
+    return align(header, rows)
+
+
+def _table_of_shares(plan: Plan) -> list[str]:
+    header = ["share in batch", *(f"{point.batch:,}" for point in plan.share_points)]
+    rows = [
+        [source.name, *(f"{point.shares[index]:.2%}" for point in plan.share_points)]
+        for index, source in enumerate(plan.sources)
+    ]
     return align(header, rows)
 
 

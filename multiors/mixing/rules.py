@@ -52,6 +52,11 @@ class MixRules:
         return bool(self.reacting)
 
     @property
+    def has_curriculum(self) -> bool:
+        """Whether a curriculum decides anything, between sources or inside one."""
+        return self.curriculum is not None or bool(self.task_curricula)
+
+    @property
     def reacting(self) -> list[str]:
         """What makes it depend on that, as the user passed it."""
         found = [] if self.breaker is None else ["a circuit breaker"]

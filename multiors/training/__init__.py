@@ -15,6 +15,7 @@ from multiors.training.readers import EpisodeReader, SourceReader
 from multiors.training.scored import AsyncSlots, make_async_slots
 from multiors.training.settings import (
     BatchShape,
+    check_length,
     check_max_sessions,
     check_prompts,
     check_rows,
@@ -39,6 +40,7 @@ __all__ = [
     "SlotSource",
     "SourceReader",
     "UnionEnvironmentFactory",
+    "check_length",
     "check_max_sessions",
     "check_prompts",
     "check_rows",

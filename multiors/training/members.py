@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multiors.errors import ConfigError
-from multiors.mixing import CircuitBreaker, MixRules, Schedule, SourceRows
+from multiors.mixing import (
+    CircuitBreaker,
+    MixRules,
+    Schedule,
+    SourceRows,
+    StoppingStrategy,
+    Weights,
+    count_slots,
+    resolve_shares,
+)
 from multiors.mixing.curricula import Curriculum, SourceTasks, chain
 from multiors.ors.sessions.limits import Cap
 from multiors.ors.sessions.secrets import Secrets, check_secrets
@@ -21,6 +30,7 @@ from multiors.training.table import TABLE_COLUMNS
 
 __all__ = [
     "check_group_scores",
+    "check_mix",
     "check_sessions",
     "check_shared_secrets",
     "count_tasks",
@@ -56,6 +66,56 @@ def name_sources(sources: object, *, cap: Cap, secrets: Secrets | None) -> dict[
         _check_name(name): _as_source(name, source, mix_cap=cap, mix_secrets=secrets)
         for name, source in sources.items()
     }
+
+
+def check_mix(
+    sources: Mapping[str, ORSSource | SlotSource],
+    *,
+    seed: int,
+    num_slots: int | None,
+    cap: Cap,
+    weights: Weights | None,
+    stopping_strategy: StoppingStrategy,
+    tools: str,
+) -> None:
+    """Check everything about a mix that can be known without a server.
+
+    Args:
+        sources: By name.
+        seed: Of the run.
+        num_slots: Slots that were asked for.
+        cap: Limits of the mix.
+        weights: Of the mix.
+        stopping_strategy: What decides the length of the schedule.
+        tools: The mode.
+
+    Raises:
+        ConfigError: An argument is wrong.
+    """
+    counts: dict[str, tuple[object, int]] = {
+        "seed": (seed, 0),
+        "num_slots": (num_slots, 1),
+        "max_sessions": (cap.max_sessions, 1),
+        "max_concurrent_calls": (cap.max_concurrent_calls, 1),
+    }
+
+    for name, (value, least) in counts.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise ConfigError(f"{name}={value!r} is no whole number from {least} upwards.")
+
+    resolve_shares(
+        {name: source.weight for name, source in sources.items()}, dict.fromkeys(sources, 1), weights=weights
+    )
+    count_slots(
+        [1 / len(sources)] * len(sources),
+        [1] * len(sources),
+        stopping_strategy=stopping_strategy,
+        num_slots=num_slots,
+        prompts_per_batch=None,
+    )
+
+    if tools == "union" and not all(isinstance(source, ORSSource) for source in sources.values()):
+        raise ConfigError("tools='union' needs ORSSource or OpenRewardSpec sources. Use tools='separate'.")
 
 
 def check_shared_secrets(sources: Mapping[str, ORSSource | SlotSource], secrets: Secrets | None) -> None:

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from multiors.errors import ConfigError, RoutingError
-from multiors.mixing import BatchPlanner, MixRules, PlannedBatch, Schedule, SourceRows, build_dataset
+from multiors.mixing import (
+    BatchPlanner,
+    Curves,
+    MixRules,
+    PlannedBatch,
+    Schedule,
+    Simulation,
+    SourceRows,
+    build_dataset,
+    simulate,
+)
 from multiors.mixing.curricula import SourceTasks
 from multiors.training.settings import BatchShape
 from multiors.training.watch import RunWatch
@@ -21,7 +31,15 @@ from multiors.training.watch import RunWatch
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = ["PlannedRows", "check_planned_rows", "check_planning", "count_lag", "lay_out_planned"]
+__all__ = [
+    "PlannedRows",
+    "check_planned_rows",
+    "check_planning",
+    "count_lag",
+    "lay_out_planned",
+    "require_batches",
+    "simulate_planned",
+]
 
 
 def count_lag(shape: BatchShape) -> int:
@@ -123,6 +141,61 @@ def lay_out_planned(
     dataset = Dataset.from_dict({"slot": np.arange(num_slots)})
     dataset.set_transform(PlannedRows(rows, watch.plan, prompts_per_batch=shape.prompts_per_batch))
     return dataset
+
+
+def require_batches(shape: BatchShape | None) -> BatchShape:
+    """The trainer's batches, for a simulation.
+
+    Raises:
+        ConfigError: They are not known.
+    """
+    if shape is None:
+        raise ConfigError(
+            "a simulation needs the batches of the trainer, and these are not known. Call "
+            "spec.training_arguments(...) before spec.simulate(...); on the command line, pass --training."
+        )
+
+    return shape
+
+
+def simulate_planned(
+    rules: MixRules,
+    *,
+    shape: BatchShape,
+    num_slots: int,
+    tasks: Sequence[SourceTasks],
+    shares: Mapping[str, float],
+    seed: int,
+    curves: Curves,
+    rewards_seed: int,
+) -> Simulation:
+    """Simulate a run as it is planned for a trainer.
+
+    Args:
+        rules: What changes the mix.
+        shape: The trainer's batches.
+        num_slots: Length of the run.
+        tasks: What curricula may know of the sources, in the order of the mix.
+        shares: Each source's share while no rule decides otherwise.
+        seed: The run's seed.
+        curves: How sources are assumed to be learned.
+        rewards_seed: Of the rewards that rollouts get.
+
+    Raises:
+        ConfigError: A curve is for no source of the mix.
+    """
+    return simulate(
+        shares,
+        tasks,
+        rules,
+        num_batches=num_slots // shape.prompts_per_batch,
+        prompts_per_batch=shape.prompts_per_batch,
+        num_generations=shape.num_generations,
+        lag=count_lag(shape),
+        seed=rewards_seed,
+        mix_seed=seed,
+        curves=curves,
+    )
 
 
 def check_planned_rows(dataset: Any, planned: Any) -> None:

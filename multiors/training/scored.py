@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from multiors.errors import ConfigError
 from multiors.ors.rollouts.blueprint import Blueprint
 from multiors.ors.rollouts.environment import RolloutEnvironment
 from multiors.ors.rollouts.factory import make_environment_class
@@ -89,7 +90,18 @@ def make_async_slots(
         rewards: How their rollouts become rewards, by name.
         dataset: The schedule as rows.
         identity: Of the mix.
+
+    Raises:
+        ConfigError: Environments grade the policy's last message.
     """
+    graded = [name for name, blueprint in blueprints.items() if blueprint.terminal is not None]
+
+    if graded:
+        raise ConfigError(
+            f"AsyncGRPOTrainer cannot train this mix: the sources {graded} grade the policy's last message, which "
+            f"that trainer does not show to environments. Use GRPOTrainer."
+        )
+
     index_by_source = {name: index for index, name in enumerate(blueprints)}
     lookahead = Lookahead(
         identity,

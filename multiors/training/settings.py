@@ -7,6 +7,7 @@ each with its remedy. Decides nothing about shares or rewards.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from multiors.errors import ConfigError, RoutingError
 
 __all__ = [
     "BatchShape",
+    "check_length",
     "check_max_sessions",
     "check_prompts",
     "check_rows",
@@ -99,6 +101,29 @@ def complete_fields(fields: Mapping[str, Any], reward_weights: Mapping[str, floa
         completed.setdefault("multi_objective_aggregation", "normalize_then_sum")
 
     return completed
+
+
+def check_length(max_steps: int, run_slots: int, *, num_slots: int | None, stopping_strategy: str) -> None:
+    """Check what was asked for of a schedule whose length the trainer decides.
+
+    Args:
+        max_steps: Of the trainer.
+        run_slots: Slots that these steps need.
+        num_slots: Slots that were asked for.
+        stopping_strategy: What would decide the length otherwise.
+
+    Raises:
+        ConfigError: Fewer slots were asked for than are needed.
+    """
+    if num_slots is not None and num_slots < run_slots:
+        raise ConfigError(f"max_steps={max_steps} needs {run_slots} slots, but num_slots={num_slots}. Leave one out.")
+
+    if stopping_strategy == "all_exhausted":
+        warnings.warn(
+            f"max_steps={max_steps} decides the length of the run, so stopping_strategy='all_exhausted' has no "
+            f"effect. Leave one of them out.",
+            stacklevel=3,
+        )
 
 
 def find_contradictions(fields: Mapping[str, Any], reward_weights: Mapping[str, float]) -> dict[str, str]:
