@@ -22,8 +22,9 @@ if TYPE_CHECKING:
         SessionError,
         SourceError,
     )
-    from multiors.mixing import CircuitBreaker
+    from multiors.mixing import CircuitBreaker, LearningCurve
     from multiors.ors import ORSSource
+    from multiors.pictures import draw_run
     from multiors.records import Episode, RolloutRecord, StepRecord, UnscoredReason
     from multiors.rewards import GroupScore, RewardPart, SourceReward
     from multiors.rollout_log import RolloutLog, read_rollouts
@@ -40,6 +41,7 @@ __all__ = [
     "ConfigError",
     "Episode",
     "GroupScore",
+    "LearningCurve",
     "MultiORSError",
     "MultiOpenRewardSpec",
     "ORSSource",
@@ -55,11 +57,13 @@ __all__ = [
     "StepRecord",
     "UnscoredReason",
     "check",
+    "draw_run",
     "read_rollouts",
 ]
 
 _MODULE_BY_NAME = {
     "CircuitBreaker": "multiors.mixing",
+    "LearningCurve": "multiors.mixing",
     "CheckReport": "multiors.checks",
     "ConcurrentGRPOTrainer": "multiors.training.concurrent",
     "ConcurrentRollouts": "multiors.training.concurrent",
@@ -71,6 +75,7 @@ _MODULE_BY_NAME = {
     "RolloutUpload": "multiors.training.upload",
     "SourceReward": "multiors.rewards",
     "check": "multiors.checks",
+    "draw_run": "multiors.pictures",
     "read_rollouts": "multiors.rollout_log",
     **dict.fromkeys(("Episode", "RolloutRecord", "StepRecord", "UnscoredReason"), "multiors.records"),
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import uuid
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from multiors.errors import ConfigError
 from multiors.mixing import (
     CircuitBreaker,
+    Curves,
     Layout,
     Plan,
+    Simulation,
     StoppingStrategy,
     build_dataset,
-    count_slots,
     lay_out,
     make_plan,
     resolve_shares,
@@ -34,6 +34,7 @@ from multiors.ors.sessions.limits import Cap, describe_socket_need
 from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.sessions.secrets import Secrets
 from multiors.ors.source import ORSSource
+from multiors.pictures import draw_at_end
 from multiors.rewards import RunSummary, SourceReward, as_source_reward
 from multiors.training import (
     AsyncSlots,
@@ -41,6 +42,7 @@ from multiors.training import (
     RewardColumns,
     RunState,
     UnionEnvironmentFactory,
+    check_length,
     check_prompts,
     check_rows,
     check_settings,
@@ -54,6 +56,7 @@ from multiors.training import (
 from multiors.training.limits import FailureLimit, FailureLimits
 from multiors.training.members import (
     check_group_scores,
+    check_mix,
     check_sessions,
     check_shared_secrets,
     describe_tasks,
@@ -62,7 +65,14 @@ from multiors.training.members import (
     make_rules,
     name_sources,
 )
-from multiors.training.planned import check_planned_rows, check_planning, lay_out_planned
+from multiors.training.planned import (
+    check_planned_rows,
+    check_planning,
+    lay_out_planned,
+    require_batches,
+    simulate_planned,
+)
+from multiors.training.processes import is_first_process
 from multiors.training.recording import Listeners, LogTarget, Recording
 from multiors.training.watch import RunWatch
 
@@ -159,7 +169,15 @@ class MultiOpenRewardSpec:
         self._layout: Layout | None = None
         self._dataset: Dataset | None = None
         self._runs: list[RunState] = []
-        self._check_mix()
+        check_mix(
+            self.sources,
+            seed=seed,
+            num_slots=num_slots,
+            cap=self._cap,
+            weights=self._weights,
+            stopping_strategy=self._stopping_strategy,
+            tools=tools,
+        )
 
     def __repr__(self) -> str:
         return f"MultiOpenRewardSpec({self.sources!r})"
@@ -197,23 +215,14 @@ class MultiOpenRewardSpec:
         max_steps = fields.get("max_steps", -1)
         run_slots = shape.count_slots(max_steps) if max_steps > 0 else None
 
-        if run_slots is not None and self._num_slots is not None and self._num_slots < run_slots:
-            raise ConfigError(
-                f"max_steps={max_steps} needs {run_slots} slots, but num_slots={self._num_slots}. Leave one out."
-            )
-
         if self._layout is not None and (shape, run_slots) != (self._shape, self._run_slots):
             raise ConfigError(
                 "training_arguments(...) was called after the dataset or plan was read, with other batches than those "
                 "the schedule was laid out for. Call it first."
             )
 
-        if run_slots is not None and self._stopping_strategy == "all_exhausted":
-            warnings.warn(
-                f"max_steps={max_steps} decides the length of the run, so stopping_strategy='all_exhausted' has no "
-                f"effect. Leave one of them out.",
-                stacklevel=2,
-            )
+        if run_slots is not None:
+            check_length(max_steps, run_slots, num_slots=self._num_slots, stopping_strategy=self._stopping_strategy)
 
         cancelled = find_cancelled_weights(
             self._reward_weights,
@@ -234,17 +243,40 @@ class MultiOpenRewardSpec:
 
     def plan(self) -> Plan:
         """What the schedule holds, per source: tasks, share, slots, and passes over its tasks. Prints as a table."""
-        schedule, shares, _ = self._lay_out()
+        layout = self._lay_out()
 
         return make_plan(
             list(self.sources),
-            schedule,
+            layout.schedule,
             num_tasks=[tasks.num_tasks for tasks in self._tasks()],
-            shares=shares,
+            shares=layout.shares,
             seed=self._seed,
             stopping_strategy="max_slots" if self._run_slots is not None else self._stopping_strategy,
             requested_slots=None if self._run_slots is not None else self._num_slots,
             changed_by=self._rules.learning,
+            shares_by_batch=layout.shares_by_batch,
+        )
+
+    def simulate(self, curves: Curves = None, *, seed: int = 0) -> Simulation:
+        """What this mix would draw if its sources were learned as assumed; call `training_arguments` first.
+
+        Args:
+            curves: How sources are assumed to be learned, one curve for all or by source. What is not named has
+                `LearningCurve()`.
+            seed: Of the rewards that rollouts get.
+
+        Raises:
+            ConfigError: The trainer's batches are not known, or a curve is for no source of the mix.
+        """
+        return simulate_planned(
+            self._rules,
+            shape=require_batches(self._shape),
+            num_slots=self._lay_out().schedule.num_slots,
+            tasks=self._tasks(),
+            shares=self._shares(),
+            seed=self._seed,
+            curves=curves,
+            rewards_seed=seed,
         )
 
     def summary(self) -> RunSummary:
@@ -262,7 +294,8 @@ class MultiOpenRewardSpec:
     def train_dataset(self) -> Dataset:
         """The schedule as rows: `environment`, `prompt`, `task_index`, `slot`, and `task` (JSON text)."""
         if self._dataset is None:
-            schedule, rows = self._lay_out()[0], [make_rows(name, source) for name, source in self.sources.items()]
+            schedule = self._lay_out().schedule
+            rows = [make_rows(name, source) for name, source in self.sources.items()]
 
             if not self._rules.react:
                 self._dataset = build_dataset(schedule, rows)
@@ -344,13 +377,6 @@ class MultiOpenRewardSpec:
 
         self._prepare()
         blueprints = {name: source.blueprint for name, source in sources.items()}
-        graded = [name for name, blueprint in blueprints.items() if blueprint.terminal is not None]
-
-        if graded:
-            raise ConfigError(
-                f"AsyncGRPOTrainer cannot train this mix: the sources {graded} grade the policy's last message, which "
-                f"that trainer does not show to environments. Use GRPOTrainer."
-            )
 
         return make_async_slots(
             blueprints,
@@ -371,35 +397,6 @@ class MultiOpenRewardSpec:
     @property
     def _reward_weights(self) -> dict[str, float]:
         return {name: reward.weight for name, reward in self._rewards.items()}
-
-    def _check_mix(self) -> None:
-        """Everything that can be known without a server."""
-        counts: dict[str, tuple[object, int]] = {
-            "seed": (self._seed, 0),
-            "num_slots": (self._num_slots, 1),
-            "max_sessions": (self._cap.max_sessions, 1),
-            "max_concurrent_calls": (self._cap.max_concurrent_calls, 1),
-        }
-
-        for name, (value, least) in counts.items():
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise ConfigError(f"{name}={value!r} is no whole number from {least} upwards.")
-
-        resolve_shares(
-            {name: source.weight for name, source in self.sources.items()},
-            dict.fromkeys(self.sources, 1),
-            weights=self._weights,
-        )
-        count_slots(
-            [1 / len(self.sources)] * len(self.sources),
-            [1] * len(self.sources),
-            stopping_strategy=self._stopping_strategy,
-            num_slots=self._num_slots,
-            prompts_per_batch=None,
-        )
-
-        if self._tools == "union" and not all(isinstance(source, ORSSource) for source in self.sources.values()):
-            raise ConfigError("tools='union' needs ORSSource or OpenRewardSpec sources. Use tools='separate'.")
 
     def _prepare(self) -> None:
         """Ask all sources for their tasks and tools, all at once; every source that fails is named."""
@@ -458,9 +455,12 @@ class MultiOpenRewardSpec:
         check_sessions(self.sources, self._cap, shape, schedule, may_give_all_slots=self._rules.react)
         return shape
 
-    def _end(self) -> None:
+    def _end(self, args: Any, state: Any) -> None:
         self._watch.report()
         self.close()
+
+        if self._rules.has_curriculum and is_first_process():
+            draw_at_end(state.log_history, args.output_dir)
 
     def _begin(self, args: Any, dataset: Any, state: Any) -> None:
         self.close()  # what an interrupted run left open would count against the limits of this one

@@ -22,7 +22,7 @@ class MixCallback(TrainerCallback):
         see: Called with the trainer's tokenizer or processor, which says whether its model takes images.
         begin: Called with the trainer's arguments, dataset and state when training begins.
         save: Called with the trainer's state after each step.
-        end: Called when training has ended.
+        end: Called with the trainer's arguments and state when training has ended.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class MixCallback(TrainerCallback):
         see: Callable[[Any], None],
         begin: Callable[[Any, Any, Any], Any],
         save: Callable[[Any], None],
-        end: Callable[[], None],
+        end: Callable[[Any, Any], None],
     ) -> None:
         self._check = check
         self._see = see
@@ -54,5 +54,5 @@ class MixCallback(TrainerCallback):
         self._save(state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Close every session."""
-        self._end()
+        """Close every session, and show what became of the run."""
+        self._end(args, state)

@@ -13,6 +13,7 @@ from multiors import (
     ConfigError,
     Episode,
     GroupScore,
+    LearningCurve,
     MultiOpenRewardSpec,
     MultiORSError,
     ORSSource,
@@ -28,11 +29,12 @@ from multiors import (
     StepRecord,
     UnscoredReason,
     check,
+    draw_run,
     read_rollouts,
 )
 from multiors.checks import CheckFinding
 from multiors.config import RunConfig, build_spec, load_run_file
-from multiors.mixing import Plan, SourcePlan
+from multiors.mixing import Plan, Simulation, SourcePlan
 from multiors.ors.rollouts.factory import EnvironmentFactory
 from multiors.rewards import RunSummary, SourceSummary
 from multiors.training import RewardColumns, SlotSource, UnionEnvironmentFactory
@@ -122,6 +124,14 @@ assert_type(plan, Plan)
 assert_type(plan.sources, tuple[SourcePlan, ...])
 assert_type(plan.prompts_per_batch, int | None)
 assert_type(plan.to_json(), dict[str, Any])
+
+simulation = spec.simulate({"one": LearningCurve(0.2, end=0.9, half_slots=64)}, seed=1)
+assert_type(simulation, Simulation)
+assert_type(simulation.rewards_BS, tuple[tuple[float | None, ...], ...])
+assert_type(spec.simulate(LearningCurve()), Simulation)
+draw_run(simulation, "run.png")
+draw_run([{"step": 1, "env/one/share": 1.0}], Path("run.svg"))
+draw_run(Path("checkpoint-1"), "run.png")
 
 report = check(spec, training={"max_steps": 3}, tokenizer=None, probe=True, timeout_s=5)
 assert_type(report, CheckReport)
