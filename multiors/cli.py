@@ -1,4 +1,4 @@
-"""The command line: `multiors preview`, `multiors check` and `multiors quickstart`.
+"""The command line: `multiors preview`, `check`, `report` and `quickstart`.
 
 Results go to stdout, talk to stderr. Exit codes: 0 done, 1 the mix, a check or a run failed, 2 wrong usage, 130
 interrupted.
@@ -20,6 +20,29 @@ from multiors.errors import ConfigError, MultiORSError
 
 __all__ = ["main"]
 
+_SIMULATION_EXAMPLES = """examples:
+  multiors preview run.yaml --training training.yaml
+  multiors preview run.yaml --training training.yaml --simulate
+  multiors preview run.yaml --training training.yaml --assume sort=0.1:0.8:100 --assume heat=impossible
+  multiors preview run.yaml --training training.yaml --picture simulation.png
+
+a training file holds the GRPOConfig fields of the run, for the batches of one process:
+  max_steps: 200
+  per_device_train_batch_size: 8
+  num_generations: 4
+
+A simulation is no forecast. It plays the run with the planner that training has, and makes up the rewards: the mean
+reward of a source with START, END and HALF_SLOTS begins at START, and goes half of the way to END each time that the
+source has drawn HALF_SLOTS more slots, as fractions of its range. A ladder's level l begins l * HALF_SLOTS slots later.
+"""
+
+_REPORT_EXAMPLES = """examples:
+  multiors report output                         the last checkpoint of a trainer's output_dir
+  multiors report output/checkpoint-100          one of them, or its trainer_state.json
+  multiors report rollouts                       a rollout log; it knows no planned shares
+  multiors report output --picture run.png       also draw shares, rewards and levels over the run
+"""
+
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 
 _EXAMPLES = """examples:
@@ -27,7 +50,10 @@ _EXAMPLES = """examples:
   multiors preview run.yaml              ask the servers, and print what the schedule would hold
   multiors preview run.yaml --tools      also print each environment's tools as the policy sees them
   multiors preview run.yaml --json       the same for machines
+  multiors preview run.yaml --training training.yaml --simulate
+                                         also simulate what the curricula would draw
   multiors check run.yaml --probe        look at every server, and play one episode on each, before training
+  multiors report output                 shares and rewards of a run, from its checkpoints or rollout log
 
 a run file:
   num_slots: 1000
@@ -70,18 +96,9 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"multiors {version('multiors')}")
     commands = parser.add_subparsers(dest="command", metavar="command")
 
-    preview = commands.add_parser(
-        "preview",
-        help="print what a run file's schedule would hold",
-        description="Ask the servers of a run file for their tasks and tools, and print what the schedule would hold: "
-        "per source its tasks, share, slots, and how often its tasks are repeated. Nothing is trained.",
-    )
-    preview.add_argument("run_file", type=Path, help="the YAML run file")
-    preview.add_argument("--tools", action="store_true", help="also print each environment's tools")
-    preview.add_argument("--json", action="store_true", help="print JSON")
-    preview.set_defaults(run=_run_preview)
-
+    _add_preview(commands)
     _add_check(commands)
+    _add_report(commands)
 
     from multiors.quickstart.options import add_arguments
 
@@ -95,6 +112,60 @@ def _build_parser() -> argparse.ArgumentParser:
     quickstart.set_defaults(run=_run_quickstart)
 
     return parser
+
+
+def _add_preview(commands: Any) -> None:
+    preview = commands.add_parser(
+        "preview",
+        help="print what a run file's schedule would hold",
+        description="Ask the servers of a run file for their tasks and tools, and print what the schedule would hold: "
+        "per source its tasks, share, slots, and how often its tasks are repeated. Nothing is trained.",
+        epilog=_SIMULATION_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    preview.add_argument("run_file", type=Path, help="the YAML run file")
+    preview.add_argument(
+        "--training",
+        type=Path,
+        metavar="FILE",
+        help="a YAML file of the GRPOConfig fields that the run will have, to lay it out for their batches; schedules "
+        "of shares and simulations need it",
+    )
+    preview.add_argument("--tools", action="store_true", help="also print each environment's tools")
+    preview.add_argument(
+        "--simulate",
+        action="store_true",
+        help="also simulate what the curricula would draw, if sources were learned as assumed",
+    )
+    preview.add_argument(
+        "--assume",
+        type=_assumption,
+        action="append",
+        default=[],
+        metavar="SOURCE=START:END:HALF_SLOTS",
+        help="how a source is learned in the simulation, or SOURCE=impossible, =noise or =solved; may be repeated "
+        "(sources that are not named: 0.2:0.9:64); implies --simulate",
+    )
+    preview.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw the simulation as .png or .svg; implies --simulate"
+    )
+    preview.add_argument("--json", action="store_true", help="print JSON")
+    preview.set_defaults(run=_run_preview)
+
+
+def _add_report(commands: Any) -> None:
+    report = commands.add_parser(
+        "report",
+        help="show the shares and rewards of a run",
+        description="Read what a run left, and print each source's share of the rollouts and mean reward in the first, "
+        "middle and last third of the run.",
+        epilog=_REPORT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    report.add_argument("path", type=Path, help="a checkpoint, a folder of checkpoints, or a rollout log")
+    report.add_argument("--picture", type=Path, metavar="FILE", help="also draw the run as .png or .svg")
+    report.add_argument("--json", action="store_true", help="print JSON: the value of every step")
+    report.set_defaults(run=_run_report)
 
 
 def _add_check(commands: Any) -> None:
@@ -125,23 +196,35 @@ def _add_check(commands: Any) -> None:
 def _run_preview(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from multiors.config import build_spec, load_run_file
+    from multiors.config import build_spec, load_run_file, load_training_file
+    from multiors.pictures import draw_run
+    from multiors.preview import make_preview, read_assumptions
 
     config = load_run_file(options.run_file)
+    training = None if options.training is None else load_training_file(options.training)
+    is_simulated = options.simulate or options.assume or options.picture is not None
+    curves = read_assumptions(options.assume) if is_simulated else None
 
     with Console(stderr=True).status("asking the servers for their tasks and tools"), build_spec(config) as spec:
-        plan = spec.plan()
-        tools_by_source = spec.describe_tools() if options.tools else {}
+        preview = make_preview(spec, training=training, shows_tools=options.tools, curves=curves)
 
-    if options.json:
-        print(json.dumps({"plan": plan.to_json(), **({"tools": tools_by_source} if options.tools else {})}, indent=2))
-        return 0
+    if preview.simulation is not None and options.picture is not None:
+        draw_run(preview.simulation, options.picture)
 
-    print(plan)
+    print(json.dumps(preview.to_json(), indent=2) if options.json else preview)
+    return 0
 
-    for name, table in tools_by_source.items():
-        print(f"\n{name}\n{table}")
 
+def _run_report(options: argparse.Namespace) -> int:
+    from multiors.pictures import draw_run
+    from multiors.series import read_run
+
+    series = read_run(options.path)
+
+    if options.picture is not None:
+        draw_run(series, options.picture)
+
+    print(json.dumps(series.to_json(), indent=2) if options.json else series)
     return 0
 
 
@@ -178,6 +261,15 @@ def _seconds(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
 
     return value
+
+
+def _assumption(text: str) -> str:
+    name, _, curve = text.partition("=")
+
+    if not name or not curve:
+        raise argparse.ArgumentTypeError(f"{text!r} is not SOURCE=START:END:HALF_SLOTS")
+
+    return text
 
 
 def _load_tokenizer(name: str) -> Any:

@@ -28,7 +28,7 @@ from multiors.training import (
     samples_groups_together,
 )
 
-__all__ = ["Training", "check_plan", "check_random_prompts", "check_shared_tools", "check_training"]
+__all__ = ["Training", "check_plan", "check_random_prompts", "check_shared_tools", "check_training", "for_this_machine"]
 
 # The precision of a run says nothing about its batches, and cannot be had where there is no accelerator.
 _ON_A_CPU = {"use_cpu": True, "bf16": False, "fp16": False, "tf32": None}
@@ -201,7 +201,7 @@ def _check_settings(draft: _Draft, training: Training, notes: Notebook) -> None:
         warnings.simplefilter("always", UserWarning)
 
         try:
-            args = _make_config(draft.training_arguments(**_for_this_machine(training.fields)))
+            args = _make_config(draft.training_arguments(**for_this_machine(training.fields)))
         except MultiORSError as error:
             notes.write("training", "error", str(error))
             return
@@ -225,10 +225,11 @@ def _make_config(fields: Mapping[str, Any]) -> Any:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # the trainer's own says it again
-        return GRPOConfig(**_for_this_machine(fields))
+        return GRPOConfig(**for_this_machine(fields))
 
 
-def _for_this_machine(fields: Mapping[str, Any]) -> dict[str, Any]:
+def for_this_machine(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `GRPOConfig` that can be looked at here, with the precision of a CPU where that is all there is."""
     import torch
 
     return dict(fields) if torch.accelerator.is_available() else {**fields, **_ON_A_CPU}
