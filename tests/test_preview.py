@@ -264,3 +264,12 @@ def test_report_says_what_is_missing(run: Run, tmp_path: Path) -> None:
 
     assert (1, "") == (told.exit_code, told.out)
     assert told.err.startswith(f"multiors report: the folder '{tmp_path}' holds no rollout log")
+
+
+def test_the_picture_of_the_page_is_small() -> None:
+    """It is in the repository, and drawn by the command that the page names."""
+    folder = Path(__file__).parents[1] / "docs"
+
+    assert "--picture simulation.png" in (folder / "curricula.md").read_text(encoding="utf-8")
+    assert b"\x89PNG" == (folder / "simulation.png").read_bytes()[:4]
+    assert (folder / "simulation.png").stat().st_size < 60_000
