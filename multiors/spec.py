@@ -486,7 +486,8 @@ class MultiOpenRewardSpec:
         if samples_groups_together(args):
             check_prompts(find_random_prompts(self._ors_sources))
 
-        self._watch.begin(state, shape, plan, self._lay_out().shares_by_batch)
+        layout, scheduled = self._lay_out(), self._rules.scheduled
+        self._watch.begin(state, shape, plan, layout.shares_by_batch, scheduled=scheduled)
 
         for run in self._runs:
             run.order.restart(prompts_per_batch=shape.prompts_per_batch)

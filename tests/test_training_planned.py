@@ -279,6 +279,33 @@ def test_a_mix_that_has_changed_since_the_checkpoint_is_reported(
     assert messages == [record.getMessage() for record in caplog.records]
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ({"curriculum": "Stages", "settings": 1}, {"curriculum": "Stages", "settings": 1}, None),
+        (
+            {"curriculum": "Stages", "settings": 1},
+            {"curriculum": "Stages", "settings": 2},
+            "Stages has other settings than before",
+        ),
+        ({"curriculum": "Stages", "settings": 1}, None, "shares follow their weights, and followed Stages"),
+        (None, {"curriculum": "Stages", "settings": 1}, "shares follow Stages, and followed their weights"),
+    ],
+)
+def test_another_schedule_of_shares_is_reported(
+    before: Any, now: Any, said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where every source has the share of the whole run that it had."""
+    state, plan = TrainerState(), plan_of(a=3, b=5)
+    watch_of().begin(state, SHAPE, plan, scheduled=before)
+    state.global_step = 2
+
+    watch_of().begin(state, SHAPE, plan, scheduled=now)
+
+    messages = [] if said is None else [f"resuming from a checkpoint of another mix: {said}."]
+    assert messages == [record.getMessage() for record in caplog.records]
+
+
 # -- limits
 
 

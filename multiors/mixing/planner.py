@@ -31,7 +31,7 @@ import numpy.typing as npt
 from multiors.errors import RoutingError
 from multiors.mixing.breaker import BreakerState, SourceBreakers
 from multiors.mixing.comparing import compare_mixes
-from multiors.mixing.curricula import SourceTasks, TaskObservation, group_by_source
+from multiors.mixing.curricula import SourceTasks, TaskObservation, group_by_source, read_settings
 from multiors.mixing.observed import SlotObservation
 from multiors.mixing.quota import SHARE_UNITS, apportion_some
 from multiors.mixing.rules import MixRules
@@ -270,7 +270,10 @@ class BatchPlanner:
 
     def _save_tasks(self, index: int) -> dict[str, Any] | None:
         draws = self._task_draws.get(index)
-        return None if draws is None else {"draws": type(draws).__name__, "state": draws.state()}
+        if draws is None:
+            return None
+        settings = read_settings(self._rules.task_curricula[self.names[index]])
+        return {"draws": type(draws).__name__, "settings": settings, "state": draws.state()}
 
     def _restore_curricula(self, state: Mapping[str, Any], *, in_step: bool) -> list[str]:
         """What the curricula know, as far as they are the same; sentences on those that are not."""
@@ -283,10 +286,13 @@ class BatchPlanner:
             changes.append(f"the checkpoint was made with the curriculum {state['curriculum']['curriculum']}, now off")
         before = {source["name"]: source["tasks"] for source in state["sources"]}
         for index, name in enumerate(self.names):
-            draws, saved = self._task_draws.get(index), before.get(name)
-            kind = None if draws is None else type(draws).__name__
-            if draws is not None and saved is not None and saved["draws"] == kind:
+            draws, saved, now = self._task_draws.get(index), before.get(name), self._save_tasks(index)
+            if draws is not None and saved is not None and now is not None and saved["draws"] == now["draws"]:
                 draws.restore(saved["state"], in_step=in_step)
+                if saved["settings"] != now["settings"]:
+                    changes.append(
+                        f"the task curriculum of source {name!r} has other settings, and goes on with what it knows"
+                    )
             elif name in before and (draws is not None or saved is not None):
                 changes.append(
                     f"source {name!r} has another task curriculum than before, so it begins anew in its tasks"

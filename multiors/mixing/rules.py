@@ -7,10 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from multiors.errors import ConfigError
 from multiors.mixing.breaker import CircuitBreaker
-from multiors.mixing.curricula import Curriculum, CurriculumRun, MixSource, SourceTasks, TaskCurriculum, TaskDraws
+from multiors.mixing.curricula import (
+    Curriculum,
+    CurriculumRun,
+    MixSource,
+    SourceTasks,
+    TaskCurriculum,
+    TaskDraws,
+    read_settings,
+)
 
 __all__ = ["MixRules"]
 
@@ -71,6 +80,13 @@ class MixRules:
         if self.curriculum is not None and self.curriculum.reacts:
             found.append(self.curriculum.name)
         return [*found, *(f"{type(rule).__name__} in source {name!r}" for name, rule in self.task_curricula.items())]
+
+    @property
+    def scheduled(self) -> dict[str, Any] | None:
+        """The curriculum that is laid out before the run, by name and settings. None: there is none."""
+        if self.curriculum is None or self.curriculum.reacts:
+            return None
+        return {"curriculum": self.curriculum.name, "settings": read_settings(self.curriculum)}
 
     def begin_shares(self, sources: Sequence[SourceTasks], *, num_batches: int | None) -> CurriculumRun | None:
         """The curriculum at the beginning of a run. None: there is none.

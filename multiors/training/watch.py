@@ -57,7 +57,13 @@ class RunWatch:
     # A run
 
     def begin(
-        self, state: Any, shape: BatchShape, plan: Plan, shares_by_batch: Sequence[Sequence[float]] | None = None
+        self,
+        state: Any,
+        shape: BatchShape,
+        plan: Plan,
+        shares_by_batch: Sequence[Sequence[float]] | None = None,
+        *,
+        scheduled: Mapping[str, Any] | None = None,
     ) -> None:
         """A training run begins, perhaps from a checkpoint; what of the mix has changed since then is said.
 
@@ -66,11 +72,12 @@ class RunWatch:
             shape: Its batches.
             plan: What the mix draws if nothing fails.
             shares_by_batch: The shares that a schedule gives each batch. None: they never change.
+            scheduled: That schedule, by name and settings. None: there is none.
         """
         shares = [source.share for source in plan.sources]
         self._find_shares = lambda batch: shares if shares_by_batch is None else shares_by_batch[batch]
         self._prompts_per_batch = shape.prompts_per_batch
-        self._mix = {name: value for name, value in plan.to_json().items() if name in _MIX}
+        self._mix = {name: value for name, value in plan.to_json().items() if name in _MIX} | {"scheduled": scheduled}
         self._limits.restart()
         self._summaries = dict.fromkeys(self._names, SourceSummary())
         self._is_reported = True
@@ -191,6 +198,8 @@ class RunWatch:
             changes.append("it holds no state of a circuit breaker or a curriculum, so these begin anew")
         if self.planner is None and "planner" in saved:
             changes.append("it was made with a circuit breaker or a curriculum, which is now off")
+        if self.planner is None and "mix" in saved:
+            changes += _compare_schedules(saved["mix"]["scheduled"], self._mix["scheduled"])
 
         return changes
 
@@ -232,6 +241,16 @@ class RunWatch:
         values = {f"env/{name}/owed_slots": [slots] for name, slots in planner.measure_debt().items()}
         found = planner.measure().items()
         return values | {f"env/{name}/curriculum/{metric}": [v] for name, own in found for metric, v in own.items()}
+
+
+def _compare_schedules(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> list[str]:
+    """Whether shares follow something else than before, even where those of the whole run are what they were."""
+    if before == now:
+        return []
+
+    names = ["their weights" if each is None else each["curriculum"] for each in (now, before)]
+    other = f"shares follow {names[0]}, and followed {names[1]}"
+    return [f"{names[0]} has other settings than before" if names[0] == names[1] else other]
 
 
 def _describe(event: BreakerEvent) -> str:

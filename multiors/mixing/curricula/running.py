@@ -18,7 +18,7 @@ from multiors.mixing.curricula.curriculum import Curriculum, MixSource
 from multiors.mixing.curricula.observing import SourceObservation
 from multiors.mixing.settings import is_number
 
-__all__ = ["CurriculumRun"]
+__all__ = ["CurriculumRun", "read_settings"]
 
 _NOTHING = 1e-9  # A share below is none: the quota could not tell it from 0 in any run.
 _ROUNDING = 1e-6
@@ -97,7 +97,7 @@ class CurriculumRun:
         """Everything that the next shares follow from, as JSON-ready values."""
         return {
             "curriculum": self._curriculum.name,
-            "settings": _read_settings(self._curriculum),
+            "settings": read_settings(self._curriculum),
             "sources": dict(self._states),
         }
 
@@ -115,7 +115,7 @@ class CurriculumRun:
             ]
         known = state["sources"]
         self._states = {name: known.get(name, fresh) for name, fresh in self._states.items()}
-        if state["settings"] != _read_settings(self._curriculum):
+        if state["settings"] != read_settings(self._curriculum):
             return [f"the curriculum {self._curriculum.name} has other settings, and goes on with what it knows"]
         return []
 
@@ -133,9 +133,8 @@ class CurriculumRun:
         return ordered
 
 
-def _read_settings(curriculum: Curriculum) -> Any:
-    """The settings as JSON-ready values. None: it has none, or others."""
-    settings: object = curriculum
+def read_settings(settings: object) -> Any:
+    """A curriculum's settings as JSON-ready values. None: it has none, or others."""
     if not is_dataclass(settings) or isinstance(settings, type):
         return None
     try:
