@@ -112,6 +112,14 @@ def test_a_dataset_can_be_copied_and_cut_without_planning_twice() -> None:
         check_planned_rows(cut, dataset)
 
 
+def test_a_stream_is_refused() -> None:
+    """Nobody can tell whether its rows are the slots in order."""
+    dataset = lay_out(watch_of())
+
+    with pytest.raises(ConfigError, match=r"dataset is a stream.* Give it spec\.train_dataset of this spec as it is"):
+        check_planned_rows(dataset.with_format(None).to_iterable_dataset(), dataset)
+
+
 def test_another_mixs_dataset_is_refused() -> None:
     """It looks alike, and would be planned by another planner."""
     with pytest.raises(ConfigError, match=r"Give it spec\.train_dataset of this spec as it is"):

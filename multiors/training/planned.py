@@ -25,7 +25,7 @@ from multiors.mixing import (
     simulate,
 )
 from multiors.mixing.curricula import SourceTasks
-from multiors.training.settings import BatchShape
+from multiors.training.settings import BatchShape, check_streaming
 from multiors.training.watch import RunWatch
 
 if TYPE_CHECKING:
@@ -202,12 +202,13 @@ def check_planned_rows(dataset: Any, planned: Any) -> None:
     """Check that a trainer's dataset still is the run's slots in order, with whatever columns were added to it.
 
     Args:
-        dataset: The trainer's `datasets.Dataset`.
+        dataset: The trainer's dataset.
         planned: The mix's own.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: It is not, or it is a stream.
     """
+    check_streaming(dataset)
     slots = list(dataset.with_format(None)["slot"]) if "slot" in dataset.column_names else []
     transforms = [each.format["format_kwargs"].get("transform") for each in (dataset, planned)]
 

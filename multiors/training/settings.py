@@ -21,6 +21,7 @@ __all__ = [
     "check_prompts",
     "check_rows",
     "check_settings",
+    "check_streaming",
     "complete_fields",
     "find_cancelled_weights",
     "find_contradictions",
@@ -303,17 +304,33 @@ def check_prompts(random: Sequence[str]) -> None:
         )
 
 
+def check_streaming(dataset: Any) -> None:
+    """Check that a trainer's dataset has rows that can be looked at.
+
+    Raises:
+        ConfigError: It is a stream.
+    """
+    from datasets import Dataset
+
+    if not isinstance(dataset, Dataset):
+        raise ConfigError(
+            "the trainer's dataset is a stream, of which nobody knows whether its rows are the slots of the mix in "
+            "order. Give it spec.train_dataset of this spec as it is."
+        )
+
+
 def check_rows(dataset: Any, schedule: Any) -> None:
     """Check that a trainer's dataset still is the schedule, with whatever columns were added to it.
 
     Args:
-        dataset: The trainer's `datasets.Dataset`.
+        dataset: The trainer's dataset.
         schedule: The mix's own dataset.
 
     Raises:
-        ConfigError: The rows are not the schedule's, or lost a column that routes them.
+        ConfigError: The rows are not the schedule's, lost a column that routes them, or are a stream.
         RoutingError: A row names no source.
     """
+    check_streaming(dataset)
     columns = ("environment", "slot", "task_index")
     missing = [name for name in columns if name not in dataset.column_names]
 
