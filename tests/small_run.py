@@ -24,7 +24,9 @@ from multiors import (
     RolloutRecord,
     SourceReward,
 )
+from multiors.mixing.curricula import Ladder, LearningProgress
 from tests.scripted import ConcurrentScriptedTrainer, ScriptedTrainer, call, make_arguments, make_trainer
+from tests.scripted_tasks import read_answers
 
 __all__ = ["Options", "run", "set_keepalive"]
 
@@ -61,6 +63,15 @@ class Options:
     breaker: dict[str, Any] | None = None
     """Settings of the circuit breaker. None: there is none."""
 
+    progress: dict[str, Any] | None = None
+    """Settings of `LearningProgress`. None: shares are constant."""
+
+    ladders: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Settings of the `Ladder` of sources that have one, by name."""
+
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The lowest and the highest reward of sources that declare them, by name."""
+
     compared: list[str] = field(default_factory=list)
     """Sources whose environments compare the rollouts of each group."""
 
@@ -81,7 +92,10 @@ def set_keepalive(spec: MultiOpenRewardSpec, keepalive_s: float) -> MultiOpenRew
 
 
 def answer(conversation: str, row: int) -> str:
-    """Even rows answer well, odd rows badly, and `Thermostat` is not even asked by them; `Brittle` knows one answer."""
+    """Even rows answer well, odd rows badly, and `Thermostat` is not even asked by them.
+
+    `Brittle` and `Large` know one answer, and tasks of `ScriptedRewards` say what to ask for (`tests.scripted_tasks`).
+    """
     is_good = row % 2 == 0
 
     if "<tool_response>" in conversation:
@@ -94,6 +108,10 @@ def answer(conversation: str, row: int) -> str:
         return "a" * (row + 1)
     if "Brittle" in conversation:
         return call("press")
+    if "Large" in conversation:
+        return call("which")
+    if "ScriptedRewards" in conversation:
+        return call("score", value=read_answers(conversation)[row % 2], finished=True)
 
     return call("submit", mode="heat") if is_good else "It is warm enough."
 
@@ -134,7 +152,10 @@ def run(options: Options, sources: dict[str, list[Any]]) -> dict[str, Any]:
                 env_name=env,
                 weight=weight,
                 discover_task_tools=False,
-                reward=SourceReward(parts=(GroupScore(),) if name in options.compared else ()),
+                reward=SourceReward(
+                    range=options.ranges.get(name), parts=(GroupScore(),) if name in options.compared else ()
+                ),
+                task_curriculum=Ladder(**options.ladders[name]) if name in options.ladders else None,
                 **options.limits.get(name, {}),
             )
             for name, (url, env, weight) in sources.items()
@@ -142,6 +163,7 @@ def run(options: Options, sources: dict[str, list[Any]]) -> dict[str, Any]:
         on_rollouts=records.extend,
         rollout_log=options.rollout_log,
         circuit_breaker=None if options.breaker is None else CircuitBreaker(**options.breaker),
+        curriculum=None if options.progress is None else LearningProgress(**options.progress),
     )
 
     if options.keepalive_s is not None:
