@@ -28,13 +28,19 @@ class Arm:
     tasks: TaskCurriculum | None = None
 
 
+# With the default `up=0.9` a ladder had not opened the highest levels when these short runs were over.
+_EARLY = Ladder(field="level", up=0.6, min_groups=4)
+
 ARMS = {
     "uniform": Arm(),
     "static": Arm(weights={"semaphore": 2.0}),
     "learning_progress": Arm(sources=LearningProgress()),
     "uniform + ladder": Arm(tasks=Ladder(field="level")),
     "learning_progress + ladder": Arm(sources=LearningProgress(), tasks=Ladder(field="level")),
+    "uniform + early ladder": Arm(tasks=_EARLY),
+    "learning_progress + early ladder": Arm(sources=LearningProgress(), tasks=_EARLY),
 }
+"""The last two were added after the results of the others were seen."""
 
 
 @dataclass(frozen=True, slots=True)

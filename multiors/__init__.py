@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         SessionError,
         SourceError,
     )
-    from multiors.mixing import CircuitBreaker, LearningCurve
+    from multiors.mixing import CircuitBreaker
     from multiors.ors import ORSSource
     from multiors.pictures import draw_run
     from multiors.records import Episode, RolloutRecord, StepRecord, UnscoredReason
@@ -41,7 +41,6 @@ __all__ = [
     "ConfigError",
     "Episode",
     "GroupScore",
-    "LearningCurve",
     "MultiORSError",
     "MultiOpenRewardSpec",
     "ORSSource",
@@ -63,7 +62,6 @@ __all__ = [
 
 _MODULE_BY_NAME = {
     "CircuitBreaker": "multiors.mixing",
-    "LearningCurve": "multiors.mixing",
     "CheckReport": "multiors.checks",
     "ConcurrentGRPOTrainer": "multiors.training.concurrent",
     "ConcurrentRollouts": "multiors.training.concurrent",

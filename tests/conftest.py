@@ -24,6 +24,10 @@ settings.register_profile(
 )
 settings.load_profile("fast" if os.environ.get("FAST") else "ci" if os.environ.get("CI") else "default")
 
+# Before torch is loaded, here and in the processes that tests start: tiny matrices are slower on many threads, which
+# moreover keep the other processes of the tests from working.
+os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **os.environ}
+
 # A process that was started in the background of a script ignores Ctrl-C, and so would every process of the tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

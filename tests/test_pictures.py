@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiors import LearningCurve, RolloutRecord, draw_run
+from multiors import RolloutRecord, draw_run
 from multiors.errors import ConfigError
-from multiors.mixing import MixRules, Simulation, simulate
+from multiors.mixing import LearningCurve, MixRules, Simulation, simulate
 from multiors.mixing.curricula import Ladder, LearningProgress, SourceTasks
 from multiors.pictures import draw_at_end, prepare_panels
 from multiors.rollout_log import RolloutLog

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from multiors import LearningCurve, MultiOpenRewardSpec, ORSSource, SourceReward, draw_run
+from multiors import MultiOpenRewardSpec, ORSSource, SourceReward, draw_run
 from multiors.errors import ConfigError
+from multiors.mixing import LearningCurve
 from multiors.mixing.curricula import LearningProgress, ShareSchedule
 from multiors.preview import read_assumptions
 from multiors.series import read_run

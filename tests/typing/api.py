@@ -13,7 +13,6 @@ from multiors import (
     ConfigError,
     Episode,
     GroupScore,
-    LearningCurve,
     MultiOpenRewardSpec,
     MultiORSError,
     ORSSource,
@@ -34,7 +33,7 @@ from multiors import (
 )
 from multiors.checks import CheckFinding
 from multiors.config import RunConfig, build_spec, load_run_file
-from multiors.mixing import Plan, Simulation, SourcePlan
+from multiors.mixing import LearningCurve, Plan, Simulation, SourcePlan
 from multiors.ors.rollouts.factory import EnvironmentFactory
 from multiors.rewards import RunSummary, SourceSummary
 from multiors.training import RewardColumns, SlotSource, UnionEnvironmentFactory
