@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._report import parse_arguments, summarize, write_report
+from multiors.mixing import BatchPlanner, MixRules, SlotObservation
 from multiors.mixing.curricula import (
     Curriculum,
     CurriculumRun,
@@ -110,6 +111,7 @@ _STRATEGIES = {
     "learnability, no box": _Strategy(ScoreBandit("variance", lowest=_LOWEST, highest=_HIGHEST), None, is_boxed=False),
     "worst_source, no box": _Strategy(WorstSource(lowest=_LOWEST, highest=_HIGHEST), None, is_boxed=False),
 }
+_PLANNED = ("learning_progress", "sec", "dump", "learnability", "worst_source", "learning_progress + ladder")
 _GOALS = {"clean": 0.93, "with_impossible": 0.92, "with_noise": 0.89}
 
 
@@ -125,15 +127,8 @@ def main() -> None:
     }
     planning = {
         f"{num_sources}_sources": {
-            name: _time_planning(name, num_sources, repeats=3 if arguments.quick else 200)
-            for name in (
-                "learning_progress",
-                "sec",
-                "dump",
-                "learnability",
-                "worst_source",
-                "learning_progress + ladder",
-            )
+            name: _time_planning(_STRATEGIES[name], num_sources, num_batches=3 if arguments.quick else 200)
+            for name in _PLANNED
         }
         for num_sources in (5, 50, 500)
     }
@@ -243,6 +238,13 @@ def _group(slots: Iterable[tuple[int, int, npt.NDArray[np.float64]]]) -> dict[in
     return groups
 
 
+def _describe_tasks(name: str) -> SourceTasks:
+    """Tasks of all levels in turn."""
+    num_tasks = _NUM_LEVELS * _TASKS_PER_LEVEL
+    specs = [json.dumps({"level": position % _NUM_LEVELS}) for position in range(num_tasks)]
+    return SourceTasks(name, num_tasks, (0.0, 1.0), specs)
+
+
 class _Mix:
     """Plans the batches of a run as the library does: shares, quota, tasks."""
 
@@ -254,12 +256,10 @@ class _Mix:
         if strategy.sources is not None:
             sources = [MixSource(name, num_tasks, (0.0, 1.0)) for name in names]
             self._shares = CurriculumRun(strategy.sources, sources, num_batches=num_batches)
-        specs = [json.dumps({"level": position % _NUM_LEVELS}) for position in range(num_tasks)]
         self._tasks: list[TaskDraws] | None = None
         if strategy.tasks is not None:
             self._tasks = [
-                strategy.tasks.begin(SourceTasks(name, num_tasks, (0.0, 1.0), specs), seed=seed, source=index)
-                for index, name in enumerate(names)
+                strategy.tasks.begin(_describe_tasks(name), seed=seed, source=index) for index, name in enumerate(names)
             ]
         self._walks = [TaskWalk(num_tasks, seed=seed, source=index) for index in range(len(names))]
         self._draws = [0] * len(names)
@@ -299,33 +299,33 @@ class _Mix:
 # -- planning
 
 
-def _time_planning(name: str, num_sources: int, *, repeats: int) -> dict[str, Any]:
-    """What a batch of 64 groups, or of one per source, costs.
-
-    `curriculum`: taking what was seen, and deciding shares. `whole`: dividing the batch and drawing tasks, too.
-    """
+def _time_planning(strategy: _Strategy, num_sources: int, *, num_batches: int) -> dict[str, float]:
+    """What the library's own planner takes for a batch of 64 groups, or of one per source: to learn, decide, draw."""
     names = [f"source-{index}" for index in range(num_sources)]
-    mix = _Mix(_STRATEGIES[name], names, seed=0, num_batches=repeats)
+    size = max(64, num_sources)
+    tasks = [_describe_tasks(name) for name in names]
+    rules = MixRules(
+        curriculum=strategy.sources,
+        task_curricula={} if strategy.tasks is None else dict.fromkeys(names, strategy.tasks),
+    )
+    planner = BatchPlanner(
+        dict.fromkeys(names, 1 / num_sources), tasks, prompts_per_batch=size, seed=0, lag=_LAG, rules=rules
+    )
     rng = np.random.default_rng(0)
-    batches = []
-    for _ in range(8):
-        slots = [
-            (int(source), int(rng.integers(_NUM_LEVELS * _TASKS_PER_LEVEL)), rng.integers(2, size=8).astype(np.float64))
-            for source in rng.permutation(max(64, num_sources)) % num_sources
-        ]
-        batches.append(_group(slots))
-    seconds: dict[str, list[float]] = {"curriculum": [], "whole": []}
-    for batch in range(repeats + 3):
+    milliseconds = []
+    for batch in range(num_batches + 3):
         started = time.perf_counter()
-        mix.observe(batches[batch % len(batches)])
-        shares = mix.find_shares(batch)
-        decided = time.perf_counter()
-        mix.draw(shares)
+        planned = planner.plan(batch)
         ended = time.perf_counter()
+        rewards = rng.integers(2, size=(size, _NUM_GENERATIONS)).astype(np.float64).tolist()
+        slots = zip(planned.source_index.tolist(), rewards, strict=True)
+        planner.observe(
+            batch,
+            [SlotObservation(batch * size + place, index, tuple(own), 0) for place, (index, own) in enumerate(slots)],
+        )
         if batch >= 3:
-            seconds["curriculum"].append((decided - started) * 1e3)
-            seconds["whole"].append((ended - started) * 1e3)
-    return {part: summarize(found, "ms") for part, found in seconds.items()}
+            milliseconds.append((ended - started) * 1e3)
+    return summarize(milliseconds, "ms")
 
 
 if __name__ == "__main__":

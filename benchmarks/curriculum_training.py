@@ -3,10 +3,11 @@
 Three sources that can be learned, from nearly solved to hard, with levels that contain one another, and one whose
 rewards are coin flips (`_curriculum_environments.py`). Five arms decide what is drawn: equal shares (`uniform`), twice
 the weight for the hard source (`static`; chosen before anything was measured), `LearningProgress`, and a `Ladder` in
-each source under equal shares and under learning progress; all settings are the defaults. Each arm trains from the
-same warm start for each of five seeds, on as many rollouts. A run counts as one number: the mean over the three sources
-of the reward over all tasks of all levels. Arms are compared with `uniform` by a paired t test over seeds, with Holm's
-adjustment for the four comparisons.
+each source under equal shares and under learning progress; all settings are the defaults. Two more arms, with a ladder
+that goes up earlier, were added after the results of these five were seen. Each arm trains from the same warm start for
+each of five seeds, on as many rollouts. A run counts as one number: the mean over the three sources of the reward over
+all tasks of all levels. Arms are compared with `uniform` by a paired t test over seeds, with Holm's adjustment for all
+comparisons.
 
 What it can show: whether differences of the size of `minimum_detectable` are there, in this world, at this length.
 What it cannot: anything about smaller differences, about large models, about sources that help or disturb each other

@@ -14,6 +14,7 @@ from multiors.mixing.curricula import Gates, Ladder, LearningProgress, Pools, Sc
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "curricula.md"
 RESULTS = ROOT / "benchmarks" / "results" / "curriculum_simulation.json"
+TRAINED = ROOT / "benchmarks" / "results" / "curriculum_training.json"
 
 
 def read_table(heading: str) -> list[list[str]]:
@@ -53,3 +54,29 @@ def test_the_table_of_the_simulation_is_what_was_measured() -> None:
     rows = ["| " + " | ".join(row) + " |" for row in read_table("What to expect")]
 
     assert simulation_lines() == rows
+
+
+def training_line(name: str, results: Any) -> str:
+    """The row of an arm in the table of the policy that learns."""
+    arm, cells = results["arms"][name], ["–", "–"]
+    if name != "uniform":
+        found = results["differences_to_uniform"][name]["macro"]
+        interval = f"{found['mean']:+.3f} ({found['low']:+.3f} to {found['high']:+.3f})"
+        cells = [interval, f"{found['p_holm']:.2f}"]
+    scores = " / ".join(f"{each['mean']:.2f}" for each in arm["end"]["sources"].values())
+    row = [
+        f"`{name}`",
+        f"{arm['end']['macro']['mean']:.3f}",
+        *cells,
+        scores,
+        f"{arm['training']['casino']['share']:.0%}",
+    ]
+    return "| " + " | ".join(row) + " |"
+
+
+def test_the_table_of_the_policy_that_learns_is_what_was_measured() -> None:
+    """Every arm has its row, whatever came out."""
+    results = json.loads(TRAINED.read_text(encoding="utf-8"))["results"]
+    rows = ["| " + " | ".join(row) + " |" for row in read_table("On a policy that learns")]
+
+    assert [training_line(name, results) for name in results["arms"]] == rows
