@@ -334,7 +334,7 @@ def _import_named(location: str, name: str) -> Callable[..., Any]:
             value = getattr(value, attribute)
     except Exception as error:  # a module of the user's runs here, and may raise anything
         what = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{location}: {name!r} cannot be imported: {what}. Write 'module:function'.") from error
+        raise ConfigError(f"{location}: {name!r} cannot be imported: {what}. Write 'module:name'.") from error
 
     if not callable(value):
         raise ConfigError(f"{location}: {name!r} is a {type(value).__name__}, which cannot be called.")

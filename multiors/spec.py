@@ -242,13 +242,18 @@ class MultiOpenRewardSpec:
         return completed
 
     def plan(self) -> Plan:
-        """What the schedule holds, per source: tasks, share, slots, and passes over its tasks. Prints as a table."""
-        layout = self._lay_out()
+        """What the schedule holds, per source: tasks, share, slots, and passes over its tasks. Prints as a table.
+
+        Raises:
+            ConfigError: A curriculum does not fit the sources.
+        """
+        layout, tasks = self._lay_out(), self._tasks()
+        self._rules.check(tasks)
 
         return make_plan(
             list(self.sources),
             layout.schedule,
-            num_tasks=[tasks.num_tasks for tasks in self._tasks()],
+            num_tasks=[each.num_tasks for each in tasks],
             shares=layout.shares,
             seed=self._seed,
             stopping_strategy="max_slots" if self._run_slots is not None else self._stopping_strategy,

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from multiors import MultiOpenRewardSpec, ORSSource, SourceReward
+from multiors.errors import ConfigError
+from multiors.mixing.curricula import Gates, Ladder, LearningProgress, Pools, ShareSchedule, WorstSource
 from multiors.ors.tools import render_tools
 from tests.checked import BATCHES, facts, find_level, found, levels, look
 from tests.servers.launch import ServerHandle, serve
@@ -53,6 +55,43 @@ def test_a_source_that_is_not_drawn_is_a_warning(mix: Any) -> None:
     report = look(mix(weights={"sort": 1000, "heat": 1}, num_slots=4))
 
     assert [("warning", "is not drawn: the schedule is too short for its share.")] == found(report, "heat", "plan")
+
+
+def test_curricula_are_begun(mix: Any) -> None:
+    """They fit the sources that the servers have, or it is said why not."""
+    good = {"reward": SourceReward(range=(0, 10)), "task_curriculum": Pools()}
+    report = look(mix(sort=good, curriculum=LearningProgress()), training=BATCHES)
+    broken = look(mix(sort={**good, "task_curriculum": Ladder(field="size")}), training=BATCHES)
+    unbounded = look(mix(curriculum=WorstSource()), training=BATCHES)
+
+    assert [("ok", "LearningProgress, Pools in source 'sort'.")] == found(report, None, "curriculum")
+    assert report.ok
+    message = "source 'sort': no task has the field 'size'; fields of its tasks: ['numbers']."
+    assert [("error", message)] == found(broken, None, "curriculum")
+    assert "error" == find_level(unbounded, None, "curriculum", "source 'sort': WorstSource compares the rewards")
+
+
+def test_curricula_that_do_not_fit_have_no_plan(mix: Any) -> None:
+    """Neither in the preflight nor from the spec, as the preview asks it."""
+    spec = mix(curriculum=Gates(after={"sort": {"x": 0.5}}))
+    message = "Gates: source 'x' is not in the mix; sources: ['sort', 'heat']."
+
+    report = look(spec, training=BATCHES)
+
+    assert [("error", message)] == found(report, None, "curriculum")
+    assert [("note", "not made, because a curriculum does not fit the sources.")] == found(report, None, "plan")
+    with pytest.raises(ConfigError, match="Gates: source 'x' is not in the mix"):
+        spec.plan()
+
+
+def test_a_schedule_of_shares_needs_batches_to_be_planned(mix: Any) -> None:
+    """Without training arguments that is no mistake, and with them the plan has its shares."""
+    schedule = ShareSchedule([(0, {"sort": 1, "heat": 0}), (9, {"sort": 0, "heat": 1})])
+    without, planned = look(mix(curriculum=schedule)), look(mix(curriculum=schedule), training=BATCHES)
+
+    assert "note" == find_level(without, None, "plan", "the curriculum counts batches")
+    assert without.ok
+    assert [0.5, 0.5] == [source["share"] for source in facts(planned, None, "plan")["plan"]["sources"]]
 
 
 def test_batches_are_counted_in_rollouts_and_sessions(mix: Any) -> None:

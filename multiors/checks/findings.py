@@ -21,7 +21,7 @@ LEVELS: tuple[Level, ...] = ("ok", "note", "warning", "error")
 
 SUBJECTS = (
     *("server", "secrets", "split", "tasks", "tools", "schema", "scoring", "prompt", "probe"),
-    *("training", "batches", "plan"),
+    *("training", "batches", "curriculum", "plan"),
 )
 """What is looked at, in the order of the report: of a source, then of the mix."""
 

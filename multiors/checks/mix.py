@@ -123,7 +123,8 @@ def check_plan(
         if not notes.has("training", "error"):
             notes.write("training", "ok", "the training arguments go together with the mix.")
 
-    _check_curricula(spec, known, notes)
+    if not _check_curricula(spec, known, notes):
+        return
 
     curriculum = spec._rules.curriculum
 
@@ -145,22 +146,23 @@ def check_plan(
         notebooks[name].write("plan", "warning" if name in not_drawn else "note", remark)
 
 
-def _check_curricula(spec: MultiOpenRewardSpec, tasks: Sequence[SourceTasks], notes: Notebook) -> None:
+def _check_curricula(spec: MultiOpenRewardSpec, tasks: Sequence[SourceTasks], notes: Notebook) -> bool:
     rules = spec._rules
 
     if rules.curriculum is None and not rules.task_curricula:
-        return
+        return True
 
     try:
-        rules.begin_shares(tasks, num_batches=None)
-        rules.begin_tasks(tasks, seed=spec._seed)
+        rules.check(tasks)
     except MultiORSError as error:
         notes.write("curriculum", "error", str(error))
-        return
+        notes.write("plan", "note", "not made, because a curriculum does not fit the sources.", plan=None)
+        return False
 
     inside = [f"{type(rule).__name__} in source {name!r}" for name, rule in rules.task_curricula.items()]
     between = [] if rules.curriculum is None else [rules.curriculum.name]
     notes.write("curriculum", "ok", f"{', '.join([*between, *inside])}.", curricula=[*between, *inside])
+    return True
 
 
 def check_random_prompts(training: Training | None, random: Sequence[str], notes: Notebook) -> None:

@@ -111,6 +111,15 @@ class MixRules:
             if source.name in self.task_curricula
         }
 
+    def check(self, sources: Sequence[SourceTasks]) -> None:
+        """Raise unless every curriculum can begin with these sources.
+
+        Raises:
+            ConfigError: One does not fit them.
+        """
+        self.begin_shares(sources, num_batches=None)
+        self.begin_tasks(sources, seed=0)
+
     def find_shares(
         self, sources: Sequence[SourceTasks], shares: Mapping[str, float], *, num_batches: int
     ) -> list[list[float]]:
