@@ -428,6 +428,28 @@ def test_tasks_that_are_gone_are_not_drawn() -> None:
     assert set(range(4)) >= set(after.draw(20).tolist())
 
 
+@pytest.mark.parametrize(
+    ("num_before", "num_after", "seed", "source"),
+    [(12, 12, 0, 1), (12, 12, 1, 0), (12, 20, 0, 0), (20, 12, 0, 0)],
+    ids=["another position", "another seed", "more tasks", "fewer tasks"],
+)
+def test_pools_draw_every_task_when_the_order_of_new_ones_has_changed(
+    num_before: int, num_after: int, seed: int, source: int
+) -> None:
+    """Those that were drawn keep their pools, and each of the others is drawn once before any takes a second turn."""
+    before = Pools().begin(tasks_of([0] * num_before), seed=0, source=0)
+    known = before.draw(6).tolist()
+    before.update([TaskObservation(position, SOLVED) for position in known])
+    after = Pools(solved_weight=1.0).begin(tasks_of([0] * num_after), seed=seed, source=source)
+
+    after.restore(json.loads(json.dumps(before.state())), in_step=False)
+    solved = after.measure()["solved_tasks"] * num_after
+    drawn = after.draw(num_after).tolist()
+
+    assert sum(position < num_after for position in known) == solved
+    assert list(range(num_after)) == sorted(drawn)
+
+
 def test_an_outcome_of_a_task_that_is_not_in_flight_changes_nothing() -> None:
     """Of a task that was drawn twice in one batch the first outcome counts."""
     draws = Pools().begin(tasks_of([0]), seed=0, source=0)

@@ -127,11 +127,14 @@ class PoolDraws(TaskDraws):
         }
 
     def restore(self, state: Mapping[str, Any], *, in_step: bool = True) -> None:
-        """Tasks that are gone are left out; those in flight go back where they were if nothing will be seen of them."""
-        self._num_begun = min(state["num_begun"], self._num_tasks)
+        """Tasks that are gone are left out; those in flight go back where they were if nothing will be seen of them.
+
+        Where the source walks its tasks in another order than before, those that were not drawn yet take turns in it.
+        """
         self._queues = [deque(each for each in queue if each < self._num_tasks) for queue in state["queues"]]
         self._in_flight = {position: pool for position, pool in state["in_flight"] if position < self._num_tasks}
         self._credit = list(state["credit"])
+        self._begin_rest(min(state["num_begun"], self._num_tasks))
         if not in_step:
             for position, pool in self._in_flight.items():
                 self._queues[pool].appendleft(position)
@@ -161,6 +164,15 @@ class PoolDraws(TaskDraws):
         position = int(self._walk.draw(self._num_begun, 1)[0])
         self._num_begun += 1
         return position
+
+    def _begin_rest(self, num_begun: int) -> None:
+        """Where the first tasks of the walk are not those that were begun, all others are new ones that wait."""
+        order = self._walk.draw(0, self._num_tasks).tolist()
+        begun = {*self._in_flight, *(position for queue in self._queues for position in queue)}
+        self._num_begun = num_begun
+        if begun != set(order[:num_begun]):
+            self._queues[_NEW].extend(position for position in order if position not in begun)
+            self._num_begun = self._num_tasks
 
     def _find_pool(self, mean: float) -> int:
         if mean <= self._settings.hard_below:
