@@ -360,7 +360,7 @@ def _describe_mistake(mistake: ErrorDetails) -> str:
 
 def _list_keys(location: Sequence[str | int]) -> str:
     """The keys that may stand at a place of the run file: its depth says which, since sources may have any name."""
-    if location[-1:] and location[-1] in CURRICULUM_KEYS:
+    if location[:1] == ("curriculum",) or location[2:3] == ("task_curriculum",):
         return ", ".join(CURRICULUM_KEYS[str(location[-1])])
 
     models: dict[int, type[_Config]] = {
