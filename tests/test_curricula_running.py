@@ -65,6 +65,22 @@ def test_a_users_curriculum_is_a_class_with_three_methods() -> None:
     assert [] == run.changes
 
 
+def test_numbers_of_what_is_no_source_are_refused() -> None:
+    """A user's metrics are those of sources."""
+
+    class Measuring(Counting):
+        def measure(self, states: Any) -> dict[str, dict[str, float]]:
+            """Of a source that is misspelled."""
+            return {"source-0": {"seen": 0.0}, "sauce": {"seen": 0.0}}
+
+    run = CurriculumRun(Measuring(), sources_of(NAMES))
+
+    with pytest.raises(
+        ConfigError, match=r"curriculum Measuring: measure\(\) gave numbers for \['sauce'\]; the sources"
+    ):
+        run.measure()
+
+
 @pytest.mark.parametrize(
     ("shares", "message"),
     [

@@ -90,8 +90,19 @@ class CurriculumRun:
         return {name: share / total for name, share in drawn.items()}
 
     def measure(self) -> dict[str, dict[str, float]]:
-        """Numbers to be logged, by source and metric."""
-        return self._curriculum.measure(self._states)
+        """Numbers to be logged, by source and metric.
+
+        Raises:
+            ConfigError: The curriculum has measured what is no source.
+        """
+        found = self._curriculum.measure(self._states)
+        unknown = [name for name in found if name not in self._names]
+        if unknown:
+            raise ConfigError(
+                f"curriculum {self._curriculum.name}: measure() gave numbers for {unknown}; the sources are "
+                f"{list(self._names)}. Return a dict of metrics by source."
+            )
+        return found
 
     def state(self) -> dict[str, Any]:
         """Everything that the next shares follow from, as JSON-ready values."""
