@@ -260,6 +260,20 @@ def test_what_changed_of_the_curricula_is_said_and_the_run_goes_on() -> None:
     }
 
 
+def test_a_source_whose_task_curriculum_is_off_begins_anew_in_its_tasks() -> None:
+    """Its draws of before were no walk, so none of its tasks counts as drawn."""
+    rules = MixRules(CircuitBreaker(), task_curricula={"a": Pools()})
+    before, after = planner_of(rules), planner_of(MixRules(CircuitBreaker()))
+    before.plan(0)
+
+    after.restore(before.state(), batch=1)
+    plain = planner_of(MixRules(CircuitBreaker()))
+    found = [planner.plan(batch) for planner, batch in ((after, 1), (plain, 0))]
+
+    first, anew = ([*batch.position[batch.source_index == 0]] for batch in found)
+    assert anew == first
+
+
 def test_other_shares_are_said_on_resume() -> None:
     """Rule 16: weights that changed change what is drawn."""
     changed = planner_of(RULES["progress"], {"a": 0.25, "b": 0.5, "c": 0.25})

@@ -294,6 +294,7 @@ class BatchPlanner:
                         f"the task curriculum of source {name!r} has other settings, and goes on with what it knows"
                     )
             elif name in before and (draws is not None or saved is not None):
+                self._draws[index] = 0
                 changes.append(
                     f"source {name!r} has another task curriculum than before, so it begins anew in its tasks"
                 )
