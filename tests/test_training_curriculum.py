@@ -24,9 +24,10 @@ from multiors.mixing.curricula import (
     SourceTasks,
 )
 from tests.curriculum_run import SLOTS, TASKS, find_metric, played, read_log, run_whole, source_of, told
+from tests.scripted import make_arguments, train
 from tests.scripted_tasks import Planned, groups_of, plan_again
 from tests.servers.launch import ServerHandle, configured, serve
-from tests.small_run import Options
+from tests.small_run import Options, answer
 from tests.test_training_breaker import SAVED, SHAPE, Run, read_state, resume, run_in_pieces
 from tests.test_training_processes import TORCHRUN, finish, start
 
@@ -194,6 +195,15 @@ def check_rollout_metrics(run: Run) -> None:
         {name: value for name, value in entry.items() if name.endswith(("/with_gradient", "/tokens"))}
         for entry in told(run.log)
     ]
+
+
+def test_without_callbacks_the_same_is_drawn(whole: Run, make_mix: MakeMix, tiny_policy: Path, tmp_path: Path) -> None:
+    """Only the planner knows the batches then."""
+    records: list[RolloutRecord] = []
+    spec = make_mix(on_rollouts=records.extend)
+    train(spec, tiny_policy, make_arguments(spec, tmp_path, max_steps=4, **SHAPE), script=answer, callbacks=[])
+
+    assert played(whole.records)[:4] == played(records)
 
 
 def test_groups_with_a_gradient_and_tokens_are_logged(whole: Run) -> None:

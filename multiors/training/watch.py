@@ -119,7 +119,9 @@ class RunWatch:
 
         groups = [list(group) for _, group in groupby(rollouts, key=attrgetter("slot"))]
         values = gradient_values([(group[0].source, [rollout.reward for rollout in group]) for group in groups])
-        batch = rollouts[0].slot // self._prompts_per_batch if rollouts else 0
+        # Without the trainer's callback no run was begun, and only the planner knows the batches.
+        size = self._prompts_per_batch if self.planner is None else self.planner.prompts_per_batch
+        batch = rollouts[0].slot // size if rollouts else 0
 
         if self.planner is None:
             return values | self._log_shares(self._find_shares(batch))
