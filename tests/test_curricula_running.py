@@ -85,12 +85,13 @@ def test_numbers_of_what_is_no_source_are_refused() -> None:
     ("shares", "message"),
     [
         ({"source-0": 1.0}, r"shares\(\) gave \['source-0'\]; the sources are \['source-0', 'source-1'\]"),
+        (0.5, r"shares\(\) gave 0.5; the sources are"),
         ({"source-0": -1.0, "source-1": 2.0}, r"shares\(\) gave source 'source-0' -1.0. Return numbers from 0 upwards"),
         ({"source-0": math.nan, "source-1": 1.0}, r"shares\(\) gave source 'source-0' nan"),
         ({"source-0": 0.5, "source-1": 0.6}, "the shares of batch 7 sum to 1.1. Divide them by their sum"),
     ],
 )
-def test_shares_that_are_none_are_refused(shares: dict[str, float], message: str) -> None:
+def test_shares_that_are_none_are_refused(shares: Any, message: str) -> None:
     """The error names the curriculum and what it answered."""
     run = CurriculumRun(Counting({"shares": shares}), sources_of(NAMES))
     with pytest.raises(ConfigError, match=f"curriculum Counting: {message}"):
@@ -128,6 +129,14 @@ def test_there_is_one_state_per_source(states: object) -> None:
     """Anything else is refused."""
     with pytest.raises(ConfigError, match=r"begin\(\) returned .*Return one state per source, by name"):
         CurriculumRun(Counting({"begin": states}), sources_of(NAMES))
+
+
+def test_a_state_that_json_cannot_hold_is_found_at_the_checkpoint_at_the_latest() -> None:
+    """A state that only later stops being JSON would be written, and read back as another one."""
+    run = CurriculumRun(Counting(), sources_of(NAMES))
+    run._states = dict.fromkeys(NAMES, (1, 2))
+    with pytest.raises(ConfigError, match="after it was written as JSON and read again"):
+        run.state()
 
 
 def test_sources_that_stay_keep_what_is_known_of_them() -> None:

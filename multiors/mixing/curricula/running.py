@@ -71,9 +71,10 @@ class CurriculumRun:
         """
         found = self._curriculum.shares(self._states, reference, batch=batch, num_batches=self._num_batches)
         who = f"curriculum {self._curriculum.name}"
-        if set(found) != set(self._names):
+        if not isinstance(found, Mapping) or set(found) != set(self._names):
+            given = list(found) if isinstance(found, Mapping) else found
             raise ConfigError(
-                f"{who}: shares() gave {list(found)}; the sources are {list(self._names)}. Give each a share."
+                f"{who}: shares() gave {given!r}; the sources are {list(self._names)}. Give each a share."
             )
         for name, share in found.items():
             if not is_number(share) or share < 0:
@@ -105,7 +106,12 @@ class CurriculumRun:
         return found
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next shares follow from, as JSON-ready values."""
+        """Everything that the next shares follow from, as JSON-ready values.
+
+        Raises:
+            ConfigError: The states are not what they are after they were written as JSON and read again.
+        """
+        self._check_json(self._states, f"curriculum {self._curriculum.name}: update()")
         return {
             "curriculum": self._curriculum.name,
             "settings": read_settings(self._curriculum),
@@ -136,12 +142,17 @@ class CurriculumRun:
             given = list(states) if isinstance(states, Mapping) else states
             raise ConfigError(f"{who} returned {given!r}. Return one state per source, by name: {list(self._names)}.")
         ordered = {name: states[name] for name in self._names}
-        if is_first and not _is_json(ordered):
+        if is_first:
+            self._check_json(ordered, who)
+        return ordered
+
+    @staticmethod
+    def _check_json(states: Mapping[str, Any], who: str) -> None:
+        if not _is_json(states):
             raise ConfigError(
                 f"{who} returned a state that is not what it is after it was written as JSON and read again. Build "
                 f"states of finite numbers, texts, None, lists, and dicts with texts as keys; no tuples, no arrays."
             )
-        return ordered
 
 
 def read_settings(settings: object) -> Any:
