@@ -22,8 +22,8 @@ class LeastSolved(Curriculum):
 
     def shares(self, states, reference, *, batch, num_batches):
         least = {name: -mean for name, mean in states.items() if mean is not None}
-        lowest = min(least.values(), default=0.0)
-        preferences = {name: share * (1.0 + least.get(name, lowest) - lowest) for name, share in reference.items()}
+        lowest, highest = min(least.values(), default=0.0), max(least.values(), default=0.0)
+        preferences = {name: share * (1.0 + least.get(name, highest) - lowest) for name, share in reference.items()}
         return fit_box(preferences, reference, lowest=0.5, highest=2.0)
 
 
