@@ -69,10 +69,11 @@ class CurriculumRun:
         Raises:
             ConfigError: The curriculum's shares are none.
         """
-        found = self._curriculum.shares(self._states, reference, batch=batch, num_batches=self._num_batches)
+        given: object = self._curriculum.shares(self._states, reference, batch=batch, num_batches=self._num_batches)
         who = f"curriculum {self._curriculum.name}"
-        if not isinstance(found, Mapping) or set(found) != set(self._names):
-            given = list(found) if isinstance(found, Mapping) else found
+        found: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+        if set(found) != set(self._names):
+            given = list(found) if isinstance(given, Mapping) else given
             raise ConfigError(
                 f"{who}: shares() gave {given!r}; the sources are {list(self._names)}. Give each a share."
             )
