@@ -8,7 +8,7 @@ is the same skill as a short one, several times in a row, and is hardly ever rig
     semaphore   4 levels   one of 5 answers a word       hard: its long lists pay nothing for a long time
     casino      3 levels   any answer                    a coin is tossed: nothing to learn
 
-What the policy is not told anywhere is the table. Needs only the `openreward` SDK; imported by the server processes.
+What the policy is not told anywhere is the table. Imported by the server processes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from __future__ import annotations
 import random
 from typing import Any, ClassVar
 
-from openreward.environments import Environment, TextBlock, ToolOutput, tool
+from openreward.environments import TextBlock, ToolOutput, tool
 from pydantic import BaseModel, Field
+
+from multiors.quickstart.environments import TableEnvironment
 
 __all__ = ["ENVIRONMENTS", "Casino", "Dictionary", "Parrot", "Semaphore", "WordEnvironment"]
 
@@ -29,19 +31,10 @@ class Words(BaseModel):
     words: str = Field(description="One word for each.")
 
 
-class WordEnvironment(Environment):
+class WordEnvironment(TableEnvironment):
     """Words to be answered by those that the table gives for them, in their order."""
 
     table: ClassVar[dict[str, str]] = {}
-    tasks: ClassVar[list[dict[str, Any]]] = []
-
-    @classmethod
-    def list_splits(cls) -> list[str]:
-        return ["train"]
-
-    @classmethod
-    def list_tasks(cls, split: str) -> list[dict[str, Any]]:
-        return cls.tasks if split == "train" else []
 
     def get_prompt(self) -> list[TextBlock]:
         return [TextBlock(text=f"{self.task_spec['words']}")]

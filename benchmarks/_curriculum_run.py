@@ -36,15 +36,13 @@ from multiors import ConcurrentGRPOTrainer, MultiOpenRewardSpec, ORSSource, Roll
 from multiors.quickstart.measure import measure_policy
 from multiors.quickstart.policy import Policy, build_model, build_tokenizer
 from multiors.quickstart.servers import run_servers
+from multiors.quickstart.train import NUM_GENERATIONS, NUM_ITERATIONS, make_arguments
 from multiors.quickstart.warmstart import Call, Script, fit, play, tools_of
 
 __all__ = ["run_job"]
 
 _KNOWS = {"parrot": 0.8, "dictionary": 0.25, "semaphore": 0.15, "casino": 0.0}
 """How often the script of a source knows the answer to a word; otherwise it draws one."""
-
-_NUM_GENERATIONS = 8
-_NUM_ITERATIONS = 2
 
 
 def run_job(folder: Path, job: str, *, seed: int, effort: Effort, urls: Mapping[str, str]) -> dict[str, Any]:
@@ -53,7 +51,15 @@ def run_job(folder: Path, job: str, *, seed: int, effort: Effort, urls: Mapping[
     journal = _Journal()
     policy_dir = folder / f"policy-{seed}"
     with _make_mix(urls, ARMS.get(job, ARMS["uniform"]), seed=seed, journal=journal) as spec:
-        args = _make_arguments(spec, seed=seed, effort=effort, output_dir=folder)
+        args = make_arguments(
+            spec,
+            seed=seed,
+            steps=effort.batches * NUM_ITERATIONS,
+            output_dir=folder,
+            rollouts_per_batch=effort.prompts_per_batch * NUM_GENERATIONS,
+            max_completion_length=64,
+            max_tool_calling_iterations=1,
+        )
         if job == WARM:
             result = _warm_up(spec, policy_dir, seed=seed, effort=effort)
         else:
@@ -70,34 +76,6 @@ def _make_mix(urls: Mapping[str, str], arm: Arm, *, seed: int, journal: _Journal
         for name, url in urls.items()
     }
     return MultiOpenRewardSpec(sources, seed=seed, on_rollouts=journal.add, **of_sources)
-
-
-def _make_arguments(spec: MultiOpenRewardSpec, *, seed: int, effort: Effort, output_dir: Path) -> GRPOConfig:
-    steps = effort.batches * _NUM_ITERATIONS
-    fields = spec.training_arguments(
-        output_dir=str(output_dir),
-        seed=seed,
-        max_steps=steps,
-        per_device_train_batch_size=effort.prompts_per_batch * _NUM_GENERATIONS,
-        num_generations=_NUM_GENERATIONS,
-        num_iterations=_NUM_ITERATIONS,
-        learning_rate=1.5e-3,
-        lr_scheduler_type="linear",
-        warmup_steps=min(10, steps),
-        adam_beta2=0.98,
-        beta=0.0,
-        temperature=1.0,
-        max_completion_length=64,
-        max_tool_calling_iterations=1,
-        use_cpu=True,
-        bf16=False,  # TRL turns both on by default; on a CPU they only cost time
-        gradient_checkpointing=False,
-        disable_tqdm=True,
-        logging_strategy="no",
-        save_strategy="no",
-        report_to="none",
-    )
-    return GRPOConfig(**fields)
 
 
 # -- the warm start

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 from multiors.errors import ConfigError
 from multiors.mixing import Simulation
+from multiors.mixing.curricula.observing import mean_of
 from multiors.rollout_log import read_rollouts
 from multiors.tables import align
 
@@ -203,15 +204,15 @@ def _of_rollouts(path: Path) -> RunSeries:
         tuple(steps),
         planned={},
         drawn={name: tuple(len(rewards[step].get(name, ())) / totals[step] for step in steps) for name in names},
-        rewards={name: tuple(_mean_of(rewards[step].get(name, ())) for step in steps) for name in names},
+        rewards={
+            name: tuple(
+                mean_of(reward for reward in rewards[step].get(name, ()) if reward is not None) for step in steps
+            )
+            for name in names
+        },
         levels={},
         about="from a rollout log: planned shares are not known",
     )
-
-
-def _mean_of(values: Sequence[float | None]) -> float | None:
-    scored = [value for value in values if value is not None]
-    return fsum(scored) / len(scored) if scored else None
 
 
 def _mean(values: Values, part: range, *, weights: Values | None = None) -> float | None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from multiors.cli import main
 from tests.commands import Run, Said
-from tests.servers.launch import ServerHandle, serve
+from tests.servers.launch import ServerHandle, configured, serve
 
 # The profile is chosen once, for the whole run: FAST=1 while writing code, CI where machines are slow and shared.
 settings.register_profile("default", max_examples=50, deadline=None)
@@ -104,6 +104,15 @@ def tools_server() -> Iterator[ServerHandle]:
 def flaky_server() -> Iterator[ServerHandle]:
     """The environments of `tests/servers/misbehaving.py`; the default one is `Flaky`."""
     with serve("Flaky", "FlakyTasks", "LongOutput", "ScriptedRewards", "Slow") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def scripted_server() -> Iterator[ServerHandle]:
+    """`ScriptedRewards`, with a split for each source of `tests.curriculum_run`."""
+    from tests.curriculum_run import TASKS
+
+    with serve(configured("ScriptedRewards", TASKS=TASKS)) as server:
         yield server
 
 

@@ -47,14 +47,7 @@ MakeMix = Callable[..., MultiOpenRewardSpec]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerHandle]:
-    """A split for each source."""
-    with serve(configured("ScriptedRewards", TASKS=TASKS)) as handle:
-        yield handle
-
-
-@pytest.fixture(scope="module")
-def make_mix(server: ServerHandle) -> MakeMix:
+def make_mix(scripted_server: ServerHandle) -> MakeMix:
     """Three sources with learning progress between them, a ladder inside one, and a circuit breaker."""
 
     def make(*, ladder: Any = BY_LEVEL, names: Sequence[str] = tuple(WEIGHTS), **options: Any) -> MultiOpenRewardSpec:
@@ -62,7 +55,7 @@ def make_mix(server: ServerHandle) -> MakeMix:
         return MultiOpenRewardSpec(
             {
                 name: source_of(
-                    server,
+                    scripted_server,
                     name if name in TASKS else "drift",
                     weight=WEIGHTS.get(name, 1.0),
                     reward=ranges.get(name),
@@ -105,11 +98,11 @@ def plan_run(
 # -- shares follow what was observed
 
 
-def test_shares_follow_what_was_observed(server: ServerHandle, tiny_policy: Path, tmp_path: Path) -> None:
+def test_shares_follow_what_was_observed(scripted_server: ServerHandle, tiny_policy: Path, tmp_path: Path) -> None:
     """What gets better is drawn more and more, up to the box; every batch is full, and holds what its planner says."""
 
     def make(**options: Any) -> MultiOpenRewardSpec:
-        sources = {name: source_of(server, name) for name in ("drift", "steady")}
+        sources = {name: source_of(scripted_server, name) for name in ("drift", "steady")}
         return MultiOpenRewardSpec(sources, curriculum=LearningProgress(**PROGRESS), **options)
 
     run = run_whole(make, tiny_policy, tmp_path, steps=12)
@@ -226,14 +219,14 @@ def test_a_run_that_is_killed_at_every_batch_decides_what_the_whole_run_does(
 
 
 def test_two_processes_decide_what_one_does(
-    whole: Run, server: ServerHandle, tiny_policy: Path, tmp_path: Path
+    whole: Run, scripted_server: ServerHandle, tiny_policy: Path, tmp_path: Path
 ) -> None:
     """Observations are put together over the processes: slots, log and final state are those of a single one."""
     process = start(
         Options(
             policy=str(tiny_policy),
             folder=str(tmp_path),
-            runs=[{name: [server.url, None, weight] for name, weight in WEIGHTS.items()}],
+            runs=[{name: [scripted_server.url, None, weight] for name, weight in WEIGHTS.items()}],
             fields={"max_steps": STEPS, **SHAPE, "per_device_train_batch_size": 4, **SAVED, "save_steps": STEPS},
             breaker=BREAKER,
             progress=PROGRESS,
@@ -371,14 +364,14 @@ def test_a_mix_without_any_rule_and_one_with_them_resume_each_other(
 # -- gates
 
 
-def test_gates_open_and_close_as_they_say(server: ServerHandle, tiny_policy: Path, tmp_path: Path) -> None:
+def test_gates_open_and_close_as_they_say(scripted_server: ServerHandle, tiny_policy: Path, tmp_path: Path) -> None:
     """What is locked is never drawn; that it opens, and that another source graduates and regresses, is told."""
     gates = Gates(after={"hard": {"easy": 0.7}}, graduate_at={"easy": 0.8}, window_groups=4)
 
     def make(**options: Any) -> MultiOpenRewardSpec:
         sources = {
-            "easy": source_of(server, "learned", reward=SourceReward(range=RANGE)),
-            "hard": source_of(server, "drift"),
+            "easy": source_of(scripted_server, "learned", reward=SourceReward(range=RANGE)),
+            "hard": source_of(scripted_server, "drift"),
         }
         return MultiOpenRewardSpec(sources, curriculum=[gates, LearningProgress(**PROGRESS)], **options)
 
@@ -421,7 +414,7 @@ def refuse(constant: str) -> Any:
 
 
 def test_sources_without_a_signal_starve_nobody(
-    server: ServerHandle, huge_server: ServerHandle, tiny_policy: Path, tmp_path: Path
+    scripted_server: ServerHandle, huge_server: ServerHandle, tiny_policy: Path, tmp_path: Path
 ) -> None:
     """Never scored, always or never solved, one task, a million: shares stay in the box, and nothing is NaN."""
     names = ("mute", "single", "mastered", "hopeless", "huge")
@@ -429,10 +422,10 @@ def test_sources_without_a_signal_starve_nobody(
     def make(**options: Any) -> MultiOpenRewardSpec:
         ranged: dict[str, Any] = {"reward": SourceReward(range=RANGE), "task_curriculum": Pools()}
         sources = {
-            "mute": source_of(server, "mute"),
-            "single": source_of(server, "single", **ranged),
-            "mastered": source_of(server, "mastered"),
-            "hopeless": source_of(server, "hopeless"),
+            "mute": source_of(scripted_server, "mute"),
+            "single": source_of(scripted_server, "single", **ranged),
+            "mastered": source_of(scripted_server, "mastered"),
+            "hopeless": source_of(scripted_server, "hopeless"),
             "huge": ORSSource(huge_server.url, include_metadata=False, **ranged),
         }
         return MultiOpenRewardSpec(sources, curriculum=LearningProgress(**PROGRESS), **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from multiors.mixing.curricula import (
     SourceObservation,
     fit_box,
 )
-from tests.curriculum_run import SLOTS, TASKS, find_metric, played, run_whole, source_of
+from tests.curriculum_run import SLOTS, find_metric, played, run_whole, source_of
 from tests.scripted import make_arguments, make_trainer, train
 from tests.scripted_tasks import groups_of
-from tests.servers.launch import ServerHandle, configured, serve
+from tests.servers.launch import ServerHandle
 from tests.small_run import answer
 from tests.test_training_breaker import SAVED, SHAPE, Run, read_state
 
@@ -41,18 +41,11 @@ MakeMix = Callable[..., MultiOpenRewardSpec]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerHandle]:
-    """A split for each source."""
-    with serve(configured("ScriptedRewards", TASKS=TASKS)) as handle:
-        yield handle
-
-
-@pytest.fixture(scope="module")
-def make_mix(server: ServerHandle) -> MakeMix:
+def make_mix(scripted_server: ServerHandle) -> MakeMix:
     """Makes a mix of two sources with options."""
 
     def make(**options: Any) -> MultiOpenRewardSpec:
-        return MultiOpenRewardSpec({name: source_of(server, name) for name in ("drift", "steady")}, **options)
+        return MultiOpenRewardSpec({name: source_of(scripted_server, name) for name in ("drift", "steady")}, **options)
 
     return make
 
@@ -345,7 +338,7 @@ def add_length(completions: Sequence[Any], **_: Any) -> list[float]:
 
 
 def test_a_declared_range_is_what_a_curriculum_is_told_in(
-    server: ServerHandle, tiny_policy: Path, tmp_path: Path
+    scripted_server: ServerHandle, tiny_policy: Path, tmp_path: Path
 ) -> None:
     """Where a range is declared it sees what the environment said, without the user's parts; elsewhere the reward."""
     told: list[Mapping[str, SourceObservation]] = []
@@ -354,9 +347,9 @@ def test_a_declared_range_is_what_a_curriculum_is_told_in(
 
     def make(**options: Any) -> MultiOpenRewardSpec:
         sources = {
-            "drift": source_of(server, "drift", reward=SourceReward(range=(0.0, 1.0), parts=parts)),
-            "steady": source_of(server, "steady", reward=SourceReward(parts=parts)),
-            "mute": source_of(server, "mute", reward=SourceReward(range=(0.0, 1.0), parts=parts)),
+            "drift": source_of(scripted_server, "drift", reward=SourceReward(range=(0.0, 1.0), parts=parts)),
+            "steady": source_of(scripted_server, "steady", reward=SourceReward(parts=parts)),
+            "mute": source_of(scripted_server, "mute", reward=SourceReward(range=(0.0, 1.0), parts=parts)),
         }
         return MultiOpenRewardSpec(sources, curriculum=recording, **options)
 

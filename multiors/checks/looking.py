@@ -46,11 +46,8 @@ class Look:
     remarks: list[str]
     """What the copy would have warned of, not yet written down."""
 
-    num_tasks: int | None = None
-    """Tasks that are drawn from. None: they could not be counted."""
-
     tasks: TaskList | None = None
-    """The tasks themselves. None: they could not be had."""
+    """The tasks that are drawn from. None: they could not be had."""
 
     specs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The tools that the policy is shown, by their name on the server, as it sent them."""
@@ -160,7 +157,7 @@ async def _look_at_tasks(look: Look, endpoint: Endpoint) -> TaskList:
         timeout_s=twin._timeouts.open_s,
     )
     used, in_split = len(tasks.indices), len(whole.indices)
-    look.num_tasks, look.tasks = used, tasks
+    look.tasks = tasks
     share = f"all {in_split} of the split" if used == in_split else f"{used} of the split's {in_split}"
     look.notes.write("tasks", "ok", f"{share}.", used=used, in_split=in_split)
 

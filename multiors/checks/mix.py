@@ -126,9 +126,7 @@ def check_plan(
     if not _check_curricula(spec, known, notes):
         return
 
-    curriculum = spec._rules.curriculum
-
-    if draft._shape is None and curriculum is not None and not curriculum.reacts:
+    if draft._shape is None and spec._rules.scheduled is not None:
         message = "not made: the curriculum counts batches, and no training arguments were given."
         notes.write("plan", "note", message, plan=None)
         return
@@ -149,7 +147,7 @@ def check_plan(
 def _check_curricula(spec: MultiOpenRewardSpec, tasks: Sequence[SourceTasks], notes: Notebook) -> bool:
     rules = spec._rules
 
-    if rules.curriculum is None and not rules.task_curricula:
+    if not rules.has_curriculum:
         return True
 
     try:
@@ -159,9 +157,7 @@ def _check_curricula(spec: MultiOpenRewardSpec, tasks: Sequence[SourceTasks], no
         notes.write("plan", "note", "not made, because a curriculum does not fit the sources.", plan=None)
         return False
 
-    inside = [f"{type(rule).__name__} in source {name!r}" for name, rule in rules.task_curricula.items()]
-    between = [] if rules.curriculum is None else [rules.curriculum.name]
-    notes.write("curriculum", "ok", f"{', '.join([*between, *inside])}.", curricula=[*between, *inside])
+    notes.write("curriculum", "ok", f"{', '.join(rules.names)}.", curricula=rules.names)
     return True
 
 

@@ -76,10 +76,13 @@ class MixRules:
     @property
     def learning(self) -> list[str]:
         """The curricula that follow what is observed, by their names."""
-        found = []
-        if self.curriculum is not None and self.curriculum.reacts:
-            found.append(self.curriculum.name)
-        return [*found, *(f"{type(rule).__name__} in source {name!r}" for name, rule in self.task_curricula.items())]
+        return self.names[1:] if self.scheduled is not None else self.names
+
+    @property
+    def names(self) -> list[str]:
+        """All curricula: the one between sources first, then those inside them."""
+        between = [] if self.curriculum is None else [self.curriculum.name]
+        return [*between, *(f"{type(rule).__name__} in source {name!r}" for name, rule in self.task_curricula.items())]
 
     @property
     def scheduled(self) -> dict[str, Any] | None:

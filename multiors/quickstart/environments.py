@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 from openreward.environments import Environment, TextBlock, ToolOutput, terminal, tool
 from pydantic import BaseModel, Field
 
-__all__ = ["ENVIRONMENTS", "Museum", "Observatory", "Recycling", "Teahouse"]
+__all__ = ["ENVIRONMENTS", "Museum", "Observatory", "Recycling", "TableEnvironment", "Teahouse"]
 
 BIN_BY_ITEM = {
     "newspaper": "paper",
@@ -53,7 +53,7 @@ def _say(text: str, *, reward: float | None = None, finished: bool = False) -> T
     return ToolOutput(blocks=[TextBlock(text=text)], reward=reward, finished=finished)
 
 
-class _TableEnvironment(Environment):
+class TableEnvironment(Environment):
     """An environment whose tasks are a fixed list in one split, `train`."""
 
     tasks: ClassVar[list[dict[str, Any]]] = []
@@ -72,7 +72,7 @@ class BinChoice(BaseModel):
     bin: Literal["paper", "glass", "metal", "compost"] = Field(description="Where it goes.")
 
 
-class Recycling(_TableEnvironment):
+class Recycling(TableEnvironment):
     """One item, one call: 1 for the right bin, 0 for another."""
 
     tasks: ClassVar[list[dict[str, Any]]] = [{"item": item} for item in BIN_BY_ITEM]
@@ -97,7 +97,7 @@ class Brewing(BaseModel):
     celsius: int = Field(description="Temperature of the water.")
 
 
-class Teahouse(_TableEnvironment):
+class Teahouse(TableEnvironment):
     """Ask a guest for the order, then brew it: 1 for the right temperature, 0.2 for an order not or wrongly brewed.
 
     Brewing without an order is worth nothing. Temperatures close to the right one earn no more than others: a reward
@@ -137,7 +137,7 @@ class Pointing(BaseModel):
     minutes: int = Field(description="Exposure, 1 to 4.")
 
 
-class Observatory(_TableEnvironment):
+class Observatory(TableEnvironment):
     """Photograph a target: 6 points for the direction, 4 for the exposure.
 
     On an overcast night the plate shows clouds and no one can judge it: the reward is None, whatever was tried. The
@@ -166,7 +166,7 @@ class Explanation(BaseModel):
     text: str = Field(description="What each word of the label means.")
 
 
-class Museum(_TableEnvironment):
+class Museum(TableEnvironment):
     """Read a label in Esperanto and say what it means: half for each of its two words, nothing for other than two.
 
     For `verda domo` the best answer is `verda means green, domo means house`.

@@ -24,7 +24,24 @@ from multiors.quickstart.report import EnvironmentResult, Measurement, RolloutJo
 from multiors.quickstart.talk import Talk
 from multiors.quickstart.warmstart import Episode, Score, fit, play, tools_of
 
-__all__ = ["BEST_REWARD", "JUDGES_LAST_MESSAGE", "SERVER_GROUPS", "RunResult", "make_mix", "run", "train"]
+__all__ = [
+    "BEST_REWARD",
+    "JUDGES_LAST_MESSAGE",
+    "NUM_GENERATIONS",
+    "NUM_ITERATIONS",
+    "SERVER_GROUPS",
+    "RunResult",
+    "make_arguments",
+    "make_mix",
+    "run",
+    "train",
+]
+
+NUM_GENERATIONS = 8
+"""Rollouts of a prompt."""
+
+NUM_ITERATIONS = 2
+"""Steps that are trained on a batch."""
 
 SERVER_GROUPS = (("recycling", "teahouse"), ("observatory", "museum"))
 """Which environments share a server process."""
@@ -80,23 +97,32 @@ def train(spec: MultiOpenRewardSpec, args: GRPOConfig, policy: Policy, *, on_ste
     trainer.train()
 
 
-def make_arguments(spec: MultiOpenRewardSpec, *, seed: int, steps: int, output_dir: Path) -> GRPOConfig:
-    """The trainer's arguments, completed by the mix: eight prompts a batch, eight rollouts each."""
+def make_arguments(
+    spec: MultiOpenRewardSpec,
+    *,
+    seed: int,
+    steps: int,
+    output_dir: Path,
+    rollouts_per_batch: int = 64,
+    max_completion_length: int = 96,
+    max_tool_calling_iterations: int = 3,
+) -> GRPOConfig:
+    """The trainer's arguments, completed by the mix: two steps a batch, eight rollouts a prompt."""
     fields = spec.training_arguments(
         output_dir=str(output_dir),
         seed=seed,
         max_steps=steps,
-        per_device_train_batch_size=64,
-        num_generations=8,
-        num_iterations=2,
+        per_device_train_batch_size=rollouts_per_batch,
+        num_generations=NUM_GENERATIONS,
+        num_iterations=NUM_ITERATIONS,
         learning_rate=1.5e-3,
         lr_scheduler_type="linear",
         warmup_steps=min(10, steps),
         adam_beta2=0.98,
         beta=0.0,
         temperature=1.0,
-        max_completion_length=96,
-        max_tool_calling_iterations=3,
+        max_completion_length=max_completion_length,
+        max_tool_calling_iterations=max_tool_calling_iterations,
         use_cpu=True,
         bf16=False,  # TRL turns both on by default; on a CPU they only cost time
         gradient_checkpointing=False,

@@ -43,8 +43,9 @@ class RunWatch:
 
         self._names = tuple(names)
         self._mix: Mapping[str, Any] = {}
-        self._find_shares: Callable[[int], Sequence[float]] = lambda batch: ()
-        self._prompts_per_batch = 1
+        self._find_shares: Callable[[int], Sequence[float]] = lambda slot: ()
+        """The scheduled shares of the batch that a slot is in. Nothing before a run was begun."""
+
         self._limits = limits
         self._summaries = dict.fromkeys(self._names, SourceSummary())
         self._is_reported = True
@@ -75,8 +76,9 @@ class RunWatch:
             scheduled: That schedule, by name and settings. None: there is none.
         """
         shares = [source.share for source in plan.sources]
-        self._find_shares = lambda batch: shares if shares_by_batch is None else shares_by_batch[batch]
-        self._prompts_per_batch = shape.prompts_per_batch
+        self._find_shares = lambda slot: (
+            shares if shares_by_batch is None else shares_by_batch[slot // shape.prompts_per_batch]
+        )
         self._mix = {name: value for name, value in plan.to_json().items() if name in _MIX} | {"scheduled": scheduled}
         self._limits.restart()
         self._summaries = dict.fromkeys(self._names, SourceSummary())
@@ -119,13 +121,12 @@ class RunWatch:
 
         groups = [list(group) for _, group in groupby(rollouts, key=attrgetter("slot"))]
         values = gradient_values([(group[0].source, [rollout.reward for rollout in group]) for group in groups])
-        # Without the trainer's callback no run was begun, and only the planner knows the batches.
-        size = self._prompts_per_batch if self.planner is None else self.planner.prompts_per_batch
-        batch = rollouts[0].slot // size if rollouts else 0
+        first_slot = rollouts[0].slot if rollouts else 0
 
         if self.planner is None:
-            return values | self._log_shares(self._find_shares(batch))
+            return values | self._log_shares(self._find_shares(first_slot))
 
+        batch = first_slot // self.planner.prompts_per_batch
         self._observe(self.planner, batch, groups)
         shares = self.planner.plan(batch).shares
         values |= {f"env/{name}/left_out": [float(not share)] for name, share in zip(self._names, shares, strict=True)}
