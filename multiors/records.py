@@ -109,7 +109,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class RolloutRecord:
-    """One rollout as it was trained on."""
+    """One rollout as it was trained on, or one episode of an evaluation."""
 
     source: str
     task_index: int | None
@@ -152,6 +152,28 @@ class RolloutRecord:
 
     num_tokens: int | None = None
     """Tokens of the completion, with those of the tools' answers. None: not known."""
+
+    episode: int | None = None
+    """In an evaluation: which of the task's episodes it was, from 0. None: in training."""
+
+    seed: int | None = None
+    """Of everything random in the episode that the policy decides. None: in training."""
+
+    num_prompt_tokens: int | None = None
+    """Tokens the policy read, over all turns; what it read twice counts twice. None: in training, or not known."""
+
+    num_sampled_tokens: int | None = None
+    """Tokens the policy wrote, over all turns. None: in training, or not known."""
+
+    policy_s: float | None = None
+    """Seconds that the episode waited for the policy. None: not measured."""
+
+    duration_s: float | None = None
+    """Seconds from the first request for a session to the score. None: not measured."""
+
+    num_attempts: int | None = None
+    """Sessions in which the episode was played from its beginning; the record is that of the last. None: in
+    training."""
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON-ready values; None stays None."""

@@ -93,6 +93,13 @@ RECORD_FIELDS: Mapping[str, st.SearchStrategy[Any]] = {
     "session": st.none() | texts,
     "opening_s": st.none() | st.floats(min_value=0, allow_infinity=False),
     "num_tokens": st.none() | st.integers(0, 2**40),
+    "episode": st.none() | st.integers(min_value=0),
+    "seed": st.none() | st.integers(0, 2**63 - 1),
+    "num_prompt_tokens": st.none() | st.integers(0, 2**40),
+    "num_sampled_tokens": st.none() | st.integers(0, 2**40),
+    "policy_s": st.none() | st.floats(min_value=0, allow_infinity=False),
+    "duration_s": st.none() | st.floats(min_value=0, allow_infinity=False),
+    "num_attempts": st.none() | st.integers(min_value=1),
 }
 records = st.builds(RolloutRecord, **RECORD_FIELDS)
 

@@ -1,0 +1,341 @@
+"""The folder of an evaluation: what was to be played, and every episode that was.
+
+Decides what makes two runs the same evaluation, so that one can go on where another was stopped, and which record of an
+episode counts: the last one that was written whole. Episodes are lines of a rollout log, so everything that reads one
+reads this. One process writes at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from multiors.errors import ComparisonError, ConfigError
+from multiors.evaluation.statistics.scores import RunScores, SourceScores
+from multiors.records import RolloutRecord
+from multiors.rollout_log import find_files, read_rollouts
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from pandas import DataFrame
+
+__all__ = [
+    "EpisodeKey",
+    "EvaluationRun",
+    "Manifest",
+    "SourcePlan",
+    "begin_folder",
+    "find_left",
+    "is_evaluation",
+    "read_evaluation",
+]
+
+FORMAT = "multiors evaluation"
+FORMAT_VERSION = 1
+
+EpisodeKey = tuple[str, int, int]
+"""Source, task index, and which of the task's episodes: what an episode is counted and paired by."""
+
+_MANIFEST = "evaluation.json"
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """Which episodes of a source are played."""
+
+    target: str
+    """As the user wrote it, without credentials."""
+
+    env_name: str | None
+    split: str
+    tasks: tuple[int, ...]
+    """Task indices, in the order in which they are played."""
+
+    digests: Mapping[int, str] = field(default_factory=dict)
+    """Of the tasks' specifications, by index: tells whether two evaluations played the same. Empty: not fetched."""
+
+    weight: float = 1.0
+    """In the macro average, relative to the other sources."""
+
+    range: tuple[float, float] | None = None
+    """Lowest and highest outcome there is. None: not declared."""
+
+    reward_range: tuple[float, float] | None = None
+    """Lowest and highest reward there is. None: not known, as where the user's functions have a part in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What an evaluation is of."""
+
+    policy: Mapping[str, Any]
+    """What the policy says of itself: kind, name, sampling. No key or secret."""
+
+    sources: Mapping[str, SourcePlan]
+    """In the order of the mix."""
+
+    seed: int
+    episodes_per_task: int
+    limits: Mapping[str, Any]
+    """How long an episode may be: turns, tokens, seconds."""
+
+    begun: str
+    """Date and time, ISO 8601."""
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of the packages that took part."""
+
+    @property
+    def num_episodes(self) -> int:
+        """All that are to be played."""
+        return self.episodes_per_task * sum(len(plan.tasks) for plan in self.sources.values())
+
+    def list_episodes(self) -> Iterator[EpisodeKey]:
+        """All episodes, in the order in which they are begun: each task once before any is played again."""
+        for episode in range(self.episodes_per_task):
+            for source, plan in self.sources.items():
+                for task_index in plan.tasks:
+                    yield source, task_index, episode
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return {"format": FORMAT, "version": FORMAT_VERSION, **values}
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRun:
+    """An evaluation that was begun, read from its folder; `episodes` reads the records anew each time."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def name(self) -> str:
+        """The folder's."""
+        return self.folder.absolute().name
+
+    def episodes(self) -> Iterator[RolloutRecord]:
+        """The record of each episode that was played, in the order of the files; of one played again, the last."""
+        expected = set(self.manifest.list_episodes())
+        last: dict[EpisodeKey, int] = {}
+
+        for position, record in enumerate(self._read()):
+            if (key := _key_of(record)) in expected:
+                last[key] = position
+
+        counted = set(last.values())
+        yield from (record for position, record in enumerate(self._read()) if position in counted)
+
+    def scores(self, value: Literal["reward", "outcome"] = "reward") -> RunScores:
+        """The score of every episode, for statistics.
+
+        Args:
+            value: Which number is the score: the reward that the user composed, or what the environment alone said.
+        """
+        found: dict[str, dict[int, dict[int, float | None]]] = {
+            name: {task: {} for task in plan.tasks} for name, plan in self.manifest.sources.items()
+        }
+
+        for record in self.episodes():
+            source, task_index, episode = _key_of(record)
+            found[source][task_index][episode] = getattr(record, value)
+
+        plans = self.manifest.sources
+        ranges = {name: plan.reward_range if value == "reward" else plan.range for name, plan in plans.items()}
+        return RunScores(
+            name=self.name,
+            sources={
+                name: SourceScores({task: episodes for task, episodes in by_task.items() if episodes}, ranges[name])
+                for name, by_task in found.items()
+            },
+            weights={name: plan.weight for name, plan in plans.items()},
+        )
+
+    def to_pandas(self) -> DataFrame:
+        """One row per episode; `steps`, `messages` and `prompt` are lists."""
+        from pandas import DataFrame
+
+        return DataFrame(
+            [record.to_json() for record in self.episodes()], columns=[f.name for f in fields(RolloutRecord)]
+        )
+
+    def to_dataset(self) -> Dataset:
+        """One row per episode. What has no fixed form (`parts`, `steps`, `messages`, `prompt`) is JSON text, so that
+        nothing a server or policy sends can become a column.
+        """
+        from datasets import Dataset
+
+        rows = [record.to_json() for record in self.episodes()]
+        loose = ("parts", "steps", "messages", "prompt")
+        columns = [each.name for each in fields(RolloutRecord)]
+        return Dataset.from_dict(
+            {name: [json.dumps(row[name]) if name in loose else row[name] for row in rows] for name in columns}
+        )
+
+    def _read(self) -> Iterator[RolloutRecord]:
+        return read_rollouts(self.folder) if find_files(self.folder) else iter(())
+
+
+def is_evaluation(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds an evaluation."""
+    return (Path(path) / _MANIFEST).is_file()
+
+
+def read_evaluation(path: str | os.PathLike[str]) -> EvaluationRun:
+    """The evaluation in a folder, finished or not.
+
+    Raises:
+        ComparisonError: There is none, or it is of another format.
+    """
+    folder = Path(path)
+
+    if not is_evaluation(folder):
+        raise ComparisonError(
+            f"{str(folder)!r} holds no evaluation: there is no {_MANIFEST} in it. Pass the folder that `multiors "
+            f"evaluate --output` wrote."
+        )
+
+    return EvaluationRun(folder, _read_manifest(folder / _MANIFEST))
+
+
+@contextmanager
+def begin_folder(path: str | os.PathLike[str], manifest: Manifest) -> Iterator[EvaluationRun]:
+    """Begin an evaluation in a folder, or go on with the one that is there; nobody else can meanwhile.
+
+    Raises:
+        ConfigError: The folder holds another evaluation or something else, is in use, or cannot be written.
+    """
+    folder = Path(path)
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / _LOCK).open("w")
+    except OSError as error:
+        raise ConfigError(f"the folder {str(folder)!r} cannot be written: {error.strerror}. Choose another.") from error
+
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"the folder {str(folder)!r} is in use by another evaluation. Wait for its end, or choose another."
+            ) from error
+
+        yield _begin(folder, manifest)
+
+
+def _begin(folder: Path, manifest: Manifest) -> EvaluationRun:
+    if is_evaluation(folder):
+        found = read_evaluation(folder)
+        different = _find_differences(found.manifest, manifest)
+
+        if different:
+            raise ConfigError(
+                f"the folder {str(folder)!r} holds an evaluation with other settings: {'; '.join(different)}. Go on "
+                f"with the same settings, or choose another folder."
+            )
+
+        return found
+
+    strangers = sorted(each.name for each in folder.iterdir() if each.name != _LOCK)
+
+    if strangers:
+        raise ConfigError(
+            f"the folder {str(folder)!r} holds something that is no evaluation ({strangers[0]!r}), and nothing is "
+            f"overwritten. Choose another."
+        )
+
+    # Whole or not at all: a manifest that was cut off would make the folder unusable.
+    unfinished = folder / f"{_MANIFEST}.part"
+    unfinished.write_text(json.dumps(manifest.to_json(), indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(folder / _MANIFEST)
+    return EvaluationRun(folder, manifest)
+
+
+def _find_differences(found: Manifest, asked: Manifest) -> list[str]:
+    """What makes two manifests different evaluations, one text each; when and with which versions does not."""
+    before, now = found.to_json(), asked.to_json()
+    different = []
+
+    for key in ("policy", "seed", "episodes_per_task", "limits"):
+        if before[key] != now[key]:
+            different.append(f"{key} was {_show(before[key])}, and is {_show(now[key])}")
+
+    for name in dict.fromkeys([*before["sources"], *now["sources"]]):
+        old, new = before["sources"].get(name), now["sources"].get(name)
+
+        if old is None or new is None:
+            different.append(f"source {name!r} was {'not ' if old is None else ''}in it")
+            continue
+
+        changed = [key for key in new if old.get(key) != new[key]]
+
+        if changed:
+            different.append(f"source {name!r} had other {', '.join(changed)}")
+
+    return different
+
+
+def _show(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def _read_manifest(path: Path) -> Manifest:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+
+        if values["format"] != FORMAT or values["version"] != FORMAT_VERSION:
+            raise ComparisonError(
+                f"{str(path)!r} is in format {values['format']!r} {values['version']!r}, and this version of multiors "
+                f"reads {FORMAT!r} {FORMAT_VERSION}."
+            )
+
+        known = {each.name: values[each.name] for each in fields(Manifest)}
+        sources = {name: _read_plan(plan) for name, plan in known.pop("sources").items()}
+        return Manifest(sources=sources, **known)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ComparisonError):
+            raise
+
+        raise ComparisonError(
+            f"{str(path)!r} is no manifest of an evaluation: {type(error).__name__}: {error}."
+        ) from error
+
+
+def _read_plan(values: Mapping[str, Any]) -> SourcePlan:
+    ranges = {name: None if values[name] is None else tuple(values[name]) for name in ("range", "reward_range")}
+    digests = {int(index): digest for index, digest in values["digests"].items()}
+    known = {each.name: values[each.name] for each in fields(SourcePlan)}
+    return SourcePlan(**{**known, **ranges, "tasks": tuple(values["tasks"]), "digests": digests})
+
+
+def _key_of(record: RolloutRecord) -> EpisodeKey:
+    index, episode = record.task_index, record.episode
+    return record.source, -1 if index is None else index, -1 if episode is None else episode
+
+
+def find_left(run: EvaluationRun, *, also_failed: bool) -> list[EpisodeKey]:
+    """The episodes that are not played yet, in the order in which they are begun.
+
+    Args:
+        run: What was begun.
+        also_failed: Whether those count as not played in which the environment failed.
+    """
+    done: set[EpisodeKey] = set()
+
+    for record in run.episodes():
+        failed = record.reason is not None and record.reason.is_infrastructure
+
+        if not (failed and also_failed):
+            done.add(_key_of(record))
+
+    return [key for key in run.manifest.list_episodes() if key not in done]
