@@ -40,7 +40,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks._curriculum_arms import ARMS, LEARNABLE, WARM, Effort, get_path
 from benchmarks._report import make_parser, write_report
-from benchmarks._statistics import adjust_holm, compare_paired, estimate_mean
+from multiors.evaluation.statistics.means import adjust_holm
+from multiors.evaluation.statistics.runs import compare_values, estimate_values
 
 __all__ = ["main"]
 
@@ -213,25 +214,40 @@ def _describe_arm(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _describe_scores(runs: Sequence[dict[str, Any]], key: str) -> dict[str, Any]:
     return {
-        "macro": estimate_mean(_find_macros(runs, key)).to_json(),
-        "sources": {name: estimate_mean([run[key][name] for run in runs]).to_json() for name in LEARNABLE},
+        "macro": _describe_mean(_find_macros(runs, key)),
+        "sources": {name: _describe_mean([run[key][name] for run in runs]) for name in LEARNABLE},
     }
 
 
 def _describe_difference(runs: Sequence[dict[str, Any]], reference: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Of run scores at the end, which is what is tested; and beside it at half time, and of each source."""
     return {
-        "macro": compare_paired(_find_macros(runs, "scores"), _find_macros(reference, "scores")).to_json(),
-        "macro_at_half_time": compare_paired(
+        "macro": _describe_paired(_find_macros(runs, "scores"), _find_macros(reference, "scores")),
+        "macro_at_half_time": _describe_paired(
             _find_macros(runs, "half_time_scores"), _find_macros(reference, "half_time_scores")
-        ).to_json(),
+        ),
         "sources": {
-            name: compare_paired(
-                [run["scores"][name] for run in runs], [run["scores"][name] for run in reference]
-            ).to_json()
+            name: _describe_paired([run["scores"][name] for run in runs], [run["scores"][name] for run in reference])
             for name in LEARNABLE
         },
     }
+
+
+def _describe_mean(values: Sequence[float]) -> dict[str, Any]:
+    found = estimate_values(values)
+    return {"num_runs": found.num_units, **_round(mean=found.value, low=found.low, high=found.high)}
+
+
+def _describe_paired(values: Sequence[float], reference: Sequence[float]) -> dict[str, Any]:
+    found = compare_values(reference, values, is_paired=True)
+    numbers = _round(
+        mean=found.value, low=found.low, high=found.high, p=found.p, minimum_detectable=found.minimum_detectable
+    )
+    return {"num_pairs": found.num_pairs, **numbers}
+
+
+def _round(**values: float | None) -> dict[str, float | None]:
+    return {name: value if value is None else float(f"{value:.4g}") for name, value in values.items()}
 
 
 def _find_macros(runs: Sequence[dict[str, Any]], key: str) -> list[float]:
