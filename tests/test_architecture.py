@@ -64,7 +64,11 @@ _PURE = (
 _NUMERIC_IN_PURE = {"evaluation.statistics": {"scipy"}}
 _IMPURE_STDLIB = {"asyncio", "datetime", "os", "random", "socket", "subprocess", "threading", "time"}
 _LATE_IN_PURE = {"mixing.dataset": {"datasets", "pyarrow"}}
-_LAZY = {"multiors", "cli"}  # these import our own modules inside functions, so that a name or --help costs nothing
+_LAZY = {
+    "multiors",
+    "cli",
+    "evaluation",
+}  # these import our own modules inside functions, so that a name or --help costs nothing
 _HEAVY = {"datasets", "openreward", "pyarrow", "torch", "transformers", "trl"}
 
 _FOLDER = Path(str(importlib.util.find_spec("multiors").origin)).parent  # type: ignore[union-attr]  # it is importable

@@ -128,19 +128,19 @@ async def _find_servers(twin: ORSSource, notes: Notebook) -> tuple[Endpoint, ...
 
 async def _look_at_split(twin: ORSSource, endpoint: Endpoint, notes: Notebook) -> None:
     splits = await fetch_splits(get_runtime(), endpoint, label=twin.label, timeout_s=twin._timeouts.open_s)
-    kind = next((split.kind for split in splits if split.name == twin._split), None)
-    others = [split.name for split in splits if split.name != twin._split]
-    facts = {"split": twin._split, "kind": kind, "splits": {split.name: split.kind for split in splits}}
+    kind = next((split.kind for split in splits if split.name == twin.split), None)
+    others = [split.name for split in splits if split.name != twin.split]
+    facts = {"split": twin.split, "kind": kind, "splits": {split.name: split.kind for split in splits}}
 
     if kind is None:
-        message = f"split {twin._split!r} is none of those that the server names: {others}."
+        message = f"split {twin.split!r} is none of those that the server names: {others}."
         notes.write("split", "warning", message, **facts)
     elif kind == "test":
-        message = f"split {twin._split!r} is for testing: what is trained on cannot be measured with it afterwards."
+        message = f"split {twin.split!r} is for testing: what is trained on cannot be measured with it afterwards."
         notes.write("split", "warning", message, **facts)
     else:
         beside = f"; the server also has {', '.join(map(repr, others))}" if others else ""
-        notes.write("split", "ok", f"{twin._split!r}, of type {kind!r}{beside}.", **facts)
+        notes.write("split", "ok", f"{twin.split!r}, of type {kind!r}{beside}.", **facts)
 
 
 async def _look_at_tasks(look: Look, endpoint: Endpoint) -> TaskList:
@@ -150,7 +150,7 @@ async def _look_at_tasks(look: Look, endpoint: Endpoint) -> TaskList:
         get_runtime(),
         endpoint,
         label=twin.label,
-        split=twin._split,
+        split=twin.split,
         num_tasks=None,
         indices=None,
         include_metadata=False,

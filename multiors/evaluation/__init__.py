@@ -1,12 +1,32 @@
 """Policies played on environments outside training, and whether one is better than another.
 
-The files read in the order of the data: `policies` (what is asked), `running` (episodes, many at once), `folder` (what
+    from multiors.evaluation import evaluate, read_evaluation
+
+The files read in the order of the data: `policies` (who is asked), `running` (episodes, many at once), `folder` (what
 is kept), `statistics` (what it says), `comparison` (how it is shown). `results` are the values that the last two share.
-This room knows no trainer.
+This room knows no trainer. Names load when they are first used, as those of the package do.
 """
 
 from __future__ import annotations
 
-from multiors.evaluation.folder import EvaluationRun, read_evaluation
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["EvaluationRun", "read_evaluation"]
+if TYPE_CHECKING:
+    from multiors.evaluation.folder import EvaluationRun, read_evaluation
+    from multiors.evaluation.policies import Policy, PolicyError, Sampling
+    from multiors.evaluation.running import Limits, evaluate
+
+__all__ = ["EvaluationRun", "Limits", "Policy", "PolicyError", "Sampling", "evaluate", "read_evaluation"]
+
+_MODULE_BY_NAME = {
+    **dict.fromkeys(("EvaluationRun", "read_evaluation"), "multiors.evaluation.folder"),
+    **dict.fromkeys(("Limits", "evaluate"), "multiors.evaluation.running"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'multiors.evaluation' has no attribute {name!r}")
+
+    return getattr(import_module(_MODULE_BY_NAME.get(name, "multiors.evaluation.policies")), name)

@@ -134,11 +134,11 @@ class ORSSource:
         self.on_failure = on_failure
         self.max_failing_rollouts = max_failing_rollouts
         self._num_tasks = num_tasks
-        self._split = split
+        self.split = split
         self._indices = None if indices is None else list(indices)
         self._api_key = api_key
         self._secrets = secrets
-        self._env_name = env_name
+        self.env_name = env_name
         self._include_metadata = include_metadata
         self._discover_task_tools = discover_task_tools
         self._task_tools_discovery_index = task_tools_discovery_index
@@ -179,7 +179,7 @@ class ORSSource:
         )
 
     def __repr__(self) -> str:
-        name = "" if self._env_name is None else f", env_name={self._env_name!r}"
+        name = "" if self.env_name is None else f", env_name={self.env_name!r}"
         targets = [show_target(target) for target in self._targets]
         return f"ORSSource({(targets[0] if len(targets) == 1 else targets)!r}{name})"
 
@@ -202,6 +202,28 @@ class ORSSource:
         twin._timeouts = replace(self._timeouts, open_s=open_s, call_s=call_s)
         twin._say = say
         return twin
+
+    def evaluated(self, label: str, *, split: str | None = None) -> ORSSource:
+        """A copy to be evaluated, with sessions of its own, on the tasks of another split if one is named.
+
+        `num_tasks` and `indices` say which tasks of the source's own split are used, and hold for no other.
+        """
+        twin = self.named(label, mix_cap=self._mix_cap, mix_secrets=self._mix_secrets)
+
+        if split is not None and split != self.split:
+            twin.split, twin._num_tasks, twin._indices = split, None, None
+
+        return twin
+
+    @property
+    def address(self) -> str:
+        """Where it is, as messages may show it."""
+        return ", ".join(map(show_target, self._targets))
+
+    @property
+    def mix_max_sessions(self) -> int | None:
+        """Sessions of the whole mix open at once. None: no limit, or no mix."""
+        return None if self._mix_cap is None else self._mix_cap.max_sessions
 
     # TRL's three slots, for use alone
 
@@ -320,7 +342,7 @@ class ORSSource:
                 get_runtime(),
                 endpoint,
                 label=self.label,
-                split=self._split,
+                split=self.split,
                 num_tasks=self._num_tasks,
                 indices=self._indices,
                 include_metadata=self._include_metadata,
@@ -333,7 +355,7 @@ class ORSSource:
 
     async def _add_difficulty(self, tasks: TaskList, endpoint: Endpoint) -> TaskList:
         by_index = await fetch_average_rewards(
-            get_runtime(), endpoint, label=self.label, split=self._split, timeout_s=self._timeouts.open_s
+            get_runtime(), endpoint, label=self.label, split=self.split, timeout_s=self._timeouts.open_s
         )
         return replace(tasks, avg_rewards=[by_index.get(index) for index in tasks.indices])
 
@@ -377,7 +399,7 @@ class ORSSource:
             )
 
         return SessionOptions(
-            split=self._split,
+            split=self.split,
             timeouts=self._timeouts,
             toolset=self._toolset,
             env_overrides=self._env_overrides,
@@ -405,7 +427,7 @@ class ORSSource:
     async def _find_endpoints(self) -> tuple[Endpoint, ...]:
         if "endpoints" not in self._cache:
             self._cache["endpoints"] = await find_replicas(
-                get_runtime(), self._resolve(), label=self.label, split=self._split, timeout_s=self._timeouts.open_s
+                get_runtime(), self._resolve(), label=self.label, split=self.split, timeout_s=self._timeouts.open_s
             )
 
         endpoints: tuple[Endpoint, ...] = self._cache["endpoints"]
@@ -416,7 +438,7 @@ class ORSSource:
             resolve_endpoint(
                 target,
                 label=self.label,
-                env_name=self._env_name,
+                env_name=self.env_name,
                 variant=self._variant,
                 api_key=self._api_key,
                 session_url=self._session_url,

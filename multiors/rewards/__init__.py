@@ -10,7 +10,7 @@ from multiors.rewards.composition import (
     check_values,
     compose,
 )
-from multiors.rewards.outcome import Outcome, decide_outcome, find_failure
+from multiors.rewards.outcome import Outcome, decide_outcome, find_failure, refine_reason
 from multiors.rewards.reduction import Reduction
 from multiors.rewards.statistics import gradient_values, metric_values, share_values
 from multiors.rewards.summary import RunSummary, SourceSummary, add_summaries, summarize_source
@@ -31,6 +31,7 @@ __all__ = [
     "find_failure",
     "gradient_values",
     "metric_values",
+    "refine_reason",
     "share_values",
     "summarize_source",
 ]

@@ -21,15 +21,16 @@ Otherwise it is the policy's doing, or nobody's:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from multiors.numeric import to_finite
 from multiors.records import StepRecord, UnscoredReason
 from multiors.rewards.composition import SourceReward
 from multiors.rewards.reduction import Reduction, needs_whole_episode, reduce_rewards
 
-__all__ = ["Outcome", "decide_outcome", "find_failure"]
+__all__ = ["Outcome", "decide_outcome", "find_failure", "refine_reason"]
 
 _ENVIRONMENT_FAILURES = (UnscoredReason.SESSION_LOST, UnscoredReason.BAD_REWARD, UnscoredReason.TOOL_ERROR)
 
@@ -100,6 +101,23 @@ def find_failure(steps: Sequence[StepRecord], *, opened: bool) -> UnscoredReason
     if any(step.reward is not None and not _is_scored(step) for step in counted):
         failures.add(UnscoredReason.BAD_REWARD)
     return next((failure for failure in _ENVIRONMENT_FAILURES if failure in failures), None)
+
+
+def refine_reason(
+    reason: UnscoredReason | None, messages: Sequence[Mapping[str, Any]], *, has_malformed_call: bool = False
+) -> UnscoredReason | None:
+    """The reason by what the policy wrote, which no step shows.
+
+    A policy that called only tools that do not exist, or wrote calls that cannot be read, called no tool of the
+    environment's, but did call.
+
+    Args:
+        reason: By the steps alone.
+        messages: The completion.
+        has_malformed_call: Whether a call could not be read.
+    """
+    called = has_malformed_call or any(message.get("tool_calls") for message in messages)
+    return UnscoredReason.BAD_CALL if reason is UnscoredReason.NO_TOOL_CALL and called else reason
 
 
 def _reduce(steps: Sequence[StepRecord], reduction: Reduction) -> float | None:

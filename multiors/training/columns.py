@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multiors.errors import RewardError, RoutingError
-from multiors.records import RolloutRecord, UnscoredReason
+from multiors.records import RolloutRecord
 from multiors.rewards import (
     GroupScore,
     RewardPart,
@@ -26,6 +26,7 @@ from multiors.rewards import (
     check_values,
     compose,
     metric_values,
+    refine_reason,
 )
 from multiors.training.batch import RunState, log_values
 from multiors.training.readers import Reading, SourceReader
@@ -248,7 +249,9 @@ class RewardColumn:
                 reward=rewards[row],
                 outcome=outcome.value,
                 parts={part.name: values[position] for part, values in zip(self._reward.parts, values_FB, strict=True)},
-                reason=None if rewards[row] is not None else _refine_reason(outcome.reason, messages[position]),
+                reason=None
+                if rewards[row] is not None
+                else refine_reason(outcome.reason, _messages(messages[position])),
                 error=episode.error or outcome.detail,
                 finished=episode.finished,
                 steps=episode.steps,
@@ -419,12 +422,6 @@ def _log_extra_for(batch: _Batch, *, source: str, taken: frozenset[str]) -> Call
         batch.extra_columns[column] = dict(zip(batch.rows, values, strict=True))
 
     return log_extra
-
-
-def _refine_reason(reason: UnscoredReason | None, completion: Any) -> UnscoredReason | None:
-    """A policy that called only tools that do not exist called no tool of the environment's, but did call."""
-    called = any(message.get("tool_calls") for message in _messages(completion))
-    return UnscoredReason.BAD_CALL if reason is UnscoredReason.NO_TOOL_CALL and called else reason
 
 
 def _messages(completion: Any) -> list[Mapping[str, Any]]:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from multiors.errors import SessionError
+
 __all__ = ["Conversation", "Message", "Policy", "PolicyError", "Reply", "Sampling", "Start"]
 
 Message = Mapping[str, Any]
@@ -18,7 +20,7 @@ Message = Mapping[str, Any]
 "function": {"name": str, "arguments": dict}}."""
 
 
-class PolicyError(RuntimeError):
+class PolicyError(SessionError):
     """A reply could not be had: the endpoint is away, refused the request, or answered with no reply.
 
     It says nothing about what the policy is worth: the episode is not recorded, and is played when the evaluation goes

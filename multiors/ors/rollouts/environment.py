@@ -120,15 +120,31 @@ class RolloutEnvironment:
         try:
             session = opening.wait()
         except OPEN_ERRORS as error:
-            within = f" within {self._blueprint.options.timeouts.open_s:g} s" if isinstance(error, TimeoutError) else ""
-            self._fail(UnscoredReason.UNREACHABLE, f"the session did not open{within}: {explain(error)}")
-            return self._stand_in(opening.stand_in_prompt, prompt)
+            return self._play_without(error, opening.stand_in_prompt, prompt)
 
+        return self._play_in(session, prompt, opening_s=time.monotonic() - started_s)
+
+    def _play_without(self, error: BaseException, stand_in: Prompt | None, row: Any) -> Shown:
+        """Begin the rollout though its session did not open, with one of OPEN_ERRORS; it stays unscored."""
+        within = f" within {self._blueprint.options.timeouts.open_s:g} s" if isinstance(error, TimeoutError) else ""
+        self._fail(UnscoredReason.UNREACHABLE, f"the session did not open{within}: {explain(error)}")
+
+        try:  # with the prompt of its group, where that is known
+            return _UNOPENED if stand_in is None else self._begin_with(stand_in, row)
+        except SessionError:
+            return _UNOPENED
+
+    def _play_in(self, session: OpenSession, row: Any, *, opening_s: float) -> Shown:
+        """Begin the rollout in a session, which ends with it.
+
+        Raises:
+            SourceError: The prompt has images, and the policy's model takes none.
+        """
         self._lease.hold(session)
-        self._session, self._opening_s = session.sid, time.monotonic() - started_s
+        self._session, self._opening_s = session.sid, opening_s
 
         try:
-            shown = self._begin_with(session.prompt, prompt)
+            shown = self._begin_with(session.prompt, row)
         except SessionError as error:
             self._fail(UnscoredReason.UNREACHABLE, str(error))
             self._lease.release()
@@ -139,13 +155,6 @@ class RolloutEnvironment:
 
         self._opened = True
         return shown
-
-    def _stand_in(self, prompt: Prompt | None, row: Any) -> Shown:
-        """What a rollout without a session begins with: the prompt of its group, where that is known."""
-        try:
-            return _UNOPENED if prompt is None else self._begin_with(prompt, row)
-        except SessionError:
-            return _UNOPENED
 
     def _begin_with(self, prompt: Prompt, row: Any) -> Shown:
         """What the trainer adds to the last message of the row's prompt; what comes before goes into the row itself.
@@ -198,9 +207,27 @@ class RolloutEnvironment:
         if self._on_call is not None:
             self._on_call()
 
+        made = self._begin_call(tool, args, kwargs)
+
+        if made is None:
+            return _FINISHED
+
+        session, arguments = made
+        return self._record_answer(
+            tool.wire_name, arguments, Runtime.wait(self._ask(session, tool.wire_name, arguments))
+        )
+
+    def _begin_call(
+        self, tool: BoundTool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[OpenSession, Mapping[str, Any]] | None:
+        """The session that a call goes to, and its arguments by the server's names. None: the episode is over.
+
+        Raises:
+            SessionError: The arguments do not fit, or there is no session any more.
+        """
         if self.finished:
             self.last_output = _FINISHED
-            return _FINISHED
+            return None
 
         try:
             arguments = bind_arguments(tool, args, kwargs)
@@ -213,9 +240,7 @@ class RolloutEnvironment:
             reason = self._ended_by or UnscoredReason.SESSION_LOST
             raise self._refuse(tool.wire_name, arguments, reason, _ENDED if self._opened else _UNOPENED)
 
-        return self._record_answer(
-            tool.wire_name, arguments, Runtime.wait(self._ask(session, tool.wire_name, arguments))
-        )
+        return session, arguments
 
     def _record_answer(self, tool: str, arguments: Mapping[str, Any], answer: Answer) -> Shown:
         """Record what a call came to; what the policy sees of it.
