@@ -106,6 +106,9 @@ class Policy(Protocol):
     max_concurrent_replies: int
     """More at once make it no quicker; the runner plays at least so many episodes at once."""
 
+    sees_images: bool
+    """Whether messages may hold images."""
+
     def describe(self) -> Mapping[str, Any]:
         """What it is, as JSON-ready values without keys or secrets: two evaluations of the same are the same."""
 

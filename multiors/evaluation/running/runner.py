@@ -66,9 +66,7 @@ def evaluate(
     replay_failed: bool = False,
     watcher: Watcher | None = None,
 ) -> EvaluationRun:
-    """Play a policy on every source and write each episode to a folder.
-
-    If the folder holds the same evaluation, begun earlier, only what is missing is played.
+    """Play a policy on every source, and write each episode to a folder; of one begun earlier, what is missing.
 
     Args:
         sources: A `MultiOpenRewardSpec`, or sources by name.
@@ -77,50 +75,38 @@ def evaluate(
         num_tasks: Tasks of each source, at most, chosen by `seed`. None: all.
         episodes_per_task: How often each task is played.
         split: Whose tasks are played. None: that of each source.
-        seed: Decides which tasks are chosen, and every episode's luck, together with source, task and episode.
+        seed: Decides tasks, and every episode's luck, together with source, task and episode.
         limits: How long an episode may be.
-        max_concurrent_episodes: Episodes under way at once, of all sources. None: as many as the policy answers at
-            once, and at least 64. A source's `max_sessions` holds besides.
+        max_concurrent_episodes: Of all sources. None: as many as the policy answers at once, and at least 64.
         retries: How often an episode is played anew whose session was lost or never opened.
         replay_failed: Whether those episodes are played again in which the environment failed.
         watcher: Who is told of each episode.
 
-    Returns:
-        The evaluation, whose episodes are read from the folder.
-
     Raises:
         ConfigError: An argument is wrong, or the folder holds another evaluation.
         SourceError: A source cannot be used.
-        PolicyError: The policy failed so often that it seems to be away, or in some episodes, which are then missing.
+        PolicyError: The policy gave no reply in some episodes, which are missing, or in so many that it seems away.
     """
     _check_counts(
-        num_tasks=(num_tasks, 1),
-        episodes_per_task=(episodes_per_task, 1),
-        seed=(seed, 0),
-        max_concurrent_episodes=(max_concurrent_episodes, 1),
-        retries=(retries, 0),
+        num_tasks=num_tasks, episodes_per_task=episodes_per_task, max_concurrent_episodes=max_concurrent_episodes
     )
+    _check_counts(least=0, seed=seed, retries=retries)
     limits = limits or Limits()
     played = prepare_evaluation(
         getattr(sources, "sources", sources),
         num_tasks=num_tasks,
         split=split,
         seed=seed,
-        sees_images=bool(getattr(policy, "sees_images", False)),
+        sees_images=policy.sees_images,
     )
     manifest = make_manifest(played, policy, seed=seed, episodes_per_task=episodes_per_task, limits=limits)
 
     with begin_folder(output, manifest) as run, _written(run, played) as write:
         left = find_left(run, also_failed=replay_failed)
+        tell = _ignore if watcher is None else watcher.add
 
         if watcher is not None:
             watcher.begin(run, left)
-
-        def keep(record: RolloutRecord) -> None:
-            write([record])
-
-            if watcher is not None:
-                watcher.add(record)
 
         play_all(
             played,
@@ -130,7 +116,7 @@ def evaluate(
             limits=limits,
             retries=retries,
             max_concurrent_episodes=max_concurrent_episodes,
-            on_record=keep,
+            on_record=lambda record: (write([record]), tell(record)),
         )
 
     return run
@@ -184,7 +170,7 @@ def play_all(
     limits: Limits,
     retries: int,
     max_concurrent_episodes: int | None,
-    on_record: Callable[[RolloutRecord], None],
+    on_record: Callable[[RolloutRecord], object],
 ) -> None:
     """Play some episodes, each once, and wait for them. Sessions are closed when it returns, however it does.
 
@@ -233,7 +219,7 @@ class _Run:
         seed: int,
         limits: Limits,
         retries: int,
-        on_record: Callable[[RolloutRecord], None],
+        on_record: Callable[[RolloutRecord], object],
     ) -> None:
         self._played = played
         self._policy = policy
@@ -330,7 +316,11 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def _check_counts(**counts: tuple[Any, int]) -> None:
-    for name, (value, least) in counts.items():
+def _ignore(_record: RolloutRecord) -> None:
+    """Nobody wants to be told."""
+
+
+def _check_counts(*, least: int = 1, **counts: Any) -> None:
+    for name, value in counts.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise ConfigError(f"{name}={value!r} is no whole number from {least} upwards.")
