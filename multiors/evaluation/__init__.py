@@ -3,7 +3,8 @@
     from multiors.evaluation import evaluate, read_evaluation
 
 The files read in the order of the data: `policies` (who is asked), `running` (episodes, many at once), `folder` (what
-is kept), `statistics` (what it says), `comparison` (how it is shown). `results` are the values that the last two share.
+is kept), `statistics` and `comparing` (what it says), `comparison` (how it is shown). `results` are the values that the
+last three share.
 This room knows no trainer. Names load when they are first used, as those of the package do.
 """
 
@@ -13,13 +14,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from multiors.evaluation.comparing import compare, summarize
     from multiors.evaluation.folder import EvaluationRun, read_evaluation
     from multiors.evaluation.policies import Policy, PolicyError, Sampling
     from multiors.evaluation.running import Limits, evaluate
 
-__all__ = ["EvaluationRun", "Limits", "Policy", "PolicyError", "Sampling", "evaluate", "read_evaluation"]
+__all__ = [
+    "EvaluationRun",
+    "Limits",
+    "Policy",
+    "PolicyError",
+    "Sampling",
+    "compare",
+    "evaluate",
+    "read_evaluation",
+    "summarize",
+]
 
 _MODULE_BY_NAME = {
+    **dict.fromkeys(("compare", "summarize"), "multiors.evaluation.comparing"),
     **dict.fromkeys(("EvaluationRun", "read_evaluation"), "multiors.evaluation.folder"),
     **dict.fromkeys(("Limits", "evaluate"), "multiors.evaluation.running"),
 }

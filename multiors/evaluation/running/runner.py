@@ -51,6 +51,20 @@ class Watcher(Protocol):
         """An episode is over, and handed to the disk."""
 
 
+class _Nobody:
+    """Is told and does nothing."""
+
+    def begin(self, run: EvaluationRun, left: Sequence[EpisodeKey]) -> None:
+        pass
+
+    def add(self, record: RolloutRecord) -> None:
+        pass
+
+
+_NOBODY = _Nobody()
+_LIMITS = Limits()
+
+
 def evaluate(
     sources: Any,
     policy: Policy,
@@ -60,11 +74,11 @@ def evaluate(
     episodes_per_task: int = 4,
     split: str | None = None,
     seed: int = 0,
-    limits: Limits | None = None,
+    limits: Limits = _LIMITS,
     max_concurrent_episodes: int | None = None,
     retries: int = 1,
     replay_failed: bool = False,
-    watcher: Watcher | None = None,
+    watcher: Watcher = _NOBODY,
 ) -> EvaluationRun:
     """Play a policy on every source, and write each episode to a folder; of one begun earlier, what is missing.
 
@@ -91,23 +105,13 @@ def evaluate(
         num_tasks=num_tasks, episodes_per_task=episodes_per_task, max_concurrent_episodes=max_concurrent_episodes
     )
     _check_counts(least=0, seed=seed, retries=retries)
-    limits = limits or Limits()
-    played = prepare_evaluation(
-        getattr(sources, "sources", sources),
-        num_tasks=num_tasks,
-        split=split,
-        seed=seed,
-        sees_images=policy.sees_images,
-    )
+    named = getattr(sources, "sources", sources)
+    played = prepare_evaluation(named, num_tasks=num_tasks, split=split, seed=seed, sees_images=policy.sees_images)
     manifest = make_manifest(played, policy, seed=seed, episodes_per_task=episodes_per_task, limits=limits)
 
     with begin_folder(output, manifest) as run, _written(run, played) as write:
         left = find_left(run, also_failed=replay_failed)
-        tell = _ignore if watcher is None else watcher.add
-
-        if watcher is not None:
-            watcher.begin(run, left)
-
+        watcher.begin(run, left)
         play_all(
             played,
             policy,
@@ -116,7 +120,7 @@ def evaluate(
             limits=limits,
             retries=retries,
             max_concurrent_episodes=max_concurrent_episodes,
-            on_record=lambda record: (write([record]), tell(record)),
+            on_record=_in_turn(write, watcher.add),
         )
 
     return run
@@ -138,10 +142,8 @@ def make_manifest(
 
 
 @contextmanager
-def _written(
-    run: EvaluationRun, played: Mapping[str, EvaluatedSource]
-) -> Iterator[Callable[[Sequence[RolloutRecord]], None]]:
-    """What takes records to the folder; they are on the disk when the block is left.
+def _written(run: EvaluationRun, played: Mapping[str, EvaluatedSource]) -> Iterator[Callable[[RolloutRecord], None]]:
+    """What takes a record to the folder; all are on the disk when the block is left.
 
     Raises:
         ConfigError: Some could not be written.
@@ -150,7 +152,7 @@ def _written(
     log.hide(secret for each in played.values() for secret in each.source.blueprint.hidden)
 
     try:
-        yield log.write
+        yield lambda record: log.write([record])
     finally:
         log.close()
 
@@ -170,7 +172,7 @@ def play_all(
     limits: Limits,
     retries: int,
     max_concurrent_episodes: int | None,
-    on_record: Callable[[RolloutRecord], object],
+    on_record: Callable[[RolloutRecord], None],
 ) -> None:
     """Play some episodes, each once, and wait for them. Sessions are closed when it returns, however it does.
 
@@ -219,7 +221,7 @@ class _Run:
         seed: int,
         limits: Limits,
         retries: int,
-        on_record: Callable[[RolloutRecord], object],
+        on_record: Callable[[RolloutRecord], None],
     ) -> None:
         self._played = played
         self._policy = policy
@@ -316,8 +318,12 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def _ignore(_record: RolloutRecord) -> None:
-    """Nobody wants to be told."""
+def _in_turn(*steps: Callable[[RolloutRecord], None]) -> Callable[[RolloutRecord], None]:
+    def take(record: RolloutRecord) -> None:
+        for step in steps:
+            step(record)
+
+    return take
 
 
 def _check_counts(*, least: int = 1, **counts: Any) -> None:
