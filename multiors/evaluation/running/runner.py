@@ -12,7 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ from multiors.ors.sessions.runtime import get_runtime
 from multiors.records import RolloutRecord
 from multiors.rollout_log import RolloutLog
 
-__all__ = ["Watcher", "evaluate", "make_manifest", "play_all"]
+__all__ = ["Watcher", "evaluate", "make_manifest", "opened", "play_all"]
 
 logger = logging.getLogger("multiors.evaluation")
 
@@ -107,9 +107,13 @@ def evaluate(
     _check_counts(least=0, seed=seed, retries=retries)
     named = getattr(sources, "sources", sources)
     played = prepare_evaluation(named, num_tasks=num_tasks, split=split, seed=seed, sees_images=policy.sees_images)
-    manifest = make_manifest(played, policy, seed=seed, episodes_per_task=episodes_per_task, limits=limits)
 
-    with begin_folder(output, manifest) as run, _written(run, played) as write:
+    # What a policy is may be known only once it is open, as which model an endpoint serves.
+    with ExitStack() as stack:
+        stack.enter_context(opened(policy))
+        manifest = make_manifest(played, policy, seed=seed, episodes_per_task=episodes_per_task, limits=limits)
+        run = stack.enter_context(begin_folder(output, manifest))
+        write = stack.enter_context(_written(run, played))
         left = find_left(run, also_failed=replay_failed)
         watcher.begin(run, left)
         play_all(
@@ -124,6 +128,22 @@ def evaluate(
         )
 
     return run
+
+
+@contextmanager
+def opened(policy: Policy) -> Iterator[None]:
+    """The policy is ready inside the block.
+
+    Raises:
+        ConfigError: It cannot be used.
+    """
+    runtime = get_runtime()
+
+    try:
+        runtime.run(policy.open)
+        yield
+    finally:
+        runtime.run(policy.close)
 
 
 def make_manifest(
@@ -178,7 +198,7 @@ def play_all(
 
     Args:
         played: The sources by name.
-        policy: Who plays; it is opened and closed.
+        policy: Who plays; it is open.
         keys: What is played, in the order in which it is begun.
         seed: Of the evaluation.
         limits: How long an episode may be.
@@ -243,8 +263,6 @@ class _Run:
         limiter = anyio.CapacityLimiter(at_once)
         policy_error: PolicyError | None = None
 
-        await self._policy.open()
-
         try:
             # What ends the evaluation is one error, and not a group of them.
             async with anyio.create_task_group() as group:
@@ -263,9 +281,6 @@ class _Run:
                         group.start_soon(work, name)
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._policy.close()
 
         if policy_error is not None:
             raise policy_error
