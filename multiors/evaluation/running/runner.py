@@ -12,7 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -107,13 +107,9 @@ def evaluate(
     _check_counts(least=0, seed=seed, retries=retries)
     named = getattr(sources, "sources", sources)
     played = prepare_evaluation(named, num_tasks=num_tasks, split=split, seed=seed, sees_images=policy.sees_images)
+    made = {"seed": seed, "episodes_per_task": episodes_per_task, "limits": limits}
 
-    # What a policy is may be known only once it is open, as which model an endpoint serves.
-    with ExitStack() as stack:
-        stack.enter_context(opened(policy))
-        manifest = make_manifest(played, policy, seed=seed, episodes_per_task=episodes_per_task, limits=limits)
-        run = stack.enter_context(begin_folder(output, manifest))
-        write = stack.enter_context(_written(run, played))
+    with _begun(output, played, policy, **made) as (run, write):
         left = find_left(run, also_failed=replay_failed)
         watcher.begin(run, left)
         play_all(
@@ -128,6 +124,19 @@ def evaluate(
         )
 
     return run
+
+
+@contextmanager
+def _begun(
+    output: str | os.PathLike[str], played: Mapping[str, EvaluatedSource], policy: Policy, **made: Any
+) -> Iterator[tuple[EvaluationRun, Callable[[RolloutRecord], None]]]:
+    """The evaluation in its folder, and what takes a record there, while the policy is ready."""
+    # What a policy is may be known only once it is open, as which model an endpoint serves.
+    with opened(policy):
+        manifest = make_manifest(played, policy, **made)
+
+        with begin_folder(output, manifest) as run, _written(run, played) as write:
+            yield run, write
 
 
 @contextmanager
