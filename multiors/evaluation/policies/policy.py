@@ -7,11 +7,12 @@ policy does elsewhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from multiors.errors import SessionError
+from multiors.errors import ConfigError, SessionError
 
 __all__ = ["Conversation", "Message", "Policy", "PolicyError", "Reply", "Sampling", "Start"]
 
@@ -43,6 +44,23 @@ class Sampling:
 
     max_tokens: int = 1024
     """Tokens of one reply, at most."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could do.
+
+        Raises:
+            ConfigError: A value is out of its range.
+        """
+        bounds = {
+            "temperature": (math.isfinite(self.temperature) and self.temperature >= 0, "0 (greedy) or more"),
+            "top_p": (0 < self.top_p <= 1, "more than 0 and at most 1"),
+            "top_k": (self.top_k is None or self.top_k >= 1, "1 or more, or None for all tokens"),
+            "max_tokens": (self.max_tokens >= 1, "1 or more"),
+        }
+
+        for name, (is_right, range_) in bounds.items():
+            if not is_right:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it is {range_}.")
 
 
 @dataclass(frozen=True, slots=True)

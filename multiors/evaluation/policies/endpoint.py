@@ -1,0 +1,288 @@
+"""A policy behind an OpenAI-compatible chat endpoint: vLLM, SGLang, `transformers serve`, or a hosted one.
+
+Decides what is asked of an endpoint and what its answers and failures say about the policy: a failure says nothing,
+except that a conversation was too long for the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from multiors.errors import ConfigError
+from multiors.evaluation.policies.client import ChatClient, EndpointError
+from multiors.evaluation.policies.policy import Conversation, Message, PolicyError, Reply, Sampling, Start
+from multiors.evaluation.policies.seeds import seed_of_turn
+from multiors.evaluation.policies.wire import Answer, AnswerError, read_answer, split_thoughts, write_messages
+from multiors.redaction import Redactor
+
+if TYPE_CHECKING:
+    from multiors.evaluation.policies.chat_format import ChatFormat
+
+__all__ = ["EndpointPolicy"]
+
+# Without these, such servers sample by the model's generation_config, which training overrides.
+_NEUTRAL = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+_SERVERS_WITH_TOP_K = ("vllm", "sglang")
+_NO_LIST = (404, 405, 501)
+
+
+class EndpointPolicy:
+    """A model behind an OpenAI-compatible endpoint.
+
+    Args:
+        base_url: Where `/chat/completions` is, usually ending in /v1.
+        model: The model's name there. None: the only one there is.
+        sampling: How replies are sampled.
+        api_key: Sent to `base_url` only. None: the variable OPENAI_API_KEY if `base_url` is OpenAI's own, no key
+            otherwise.
+        max_concurrent_replies: Requests at the same time, at most.
+        timeout_s: Seconds for one attempt at a reply.
+        retries: Attempts after the first where the endpoint is away, busy or fails by itself (408, 409, 429, 5xx).
+        extra_body: Further fields of every request; they win over ours.
+        thinking: Whether the chat template asks for thoughts, as vLLM, SGLang and transformers take it. None: as the
+            endpoint does by default.
+        send_thoughts: Whether earlier thoughts go back in the field they came in. Endpoints that refuse the field need
+            False.
+        tokenizer: Name or folder of the model's tokenizer, for endpoints that do not parse tool calls: they are then
+            read from the reply's text, as in training.
+
+    Raises:
+        ConfigError: An argument is wrong.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        model: str | None = None,
+        sampling: Sampling = Sampling(),  # noqa: B008  # it is frozen
+        api_key: str | None = None,
+        max_concurrent_replies: int = 32,
+        timeout_s: float = 600.0,
+        retries: int = 5,
+        extra_body: Mapping[str, Any] | None = None,
+        thinking: bool | None = None,
+        send_thoughts: bool = True,
+        tokenizer: Any = None,
+    ) -> None:
+        if max_concurrent_replies < 1:
+            raise ConfigError(f"max_concurrent_replies is {max_concurrent_replies!r}; it is 1 or more.")
+
+        self._client = ChatClient(base_url, api_key=api_key, timeout_s=timeout_s, retries=retries)
+        self._model = model
+        self._sampling = sampling
+        self._extra_body = dict(extra_body or {})
+        self._thinking = thinking
+        self._tokenizer = tokenizer
+        self._neutral: Mapping[str, Any] = {}
+        self._format: ChatFormat | None = None
+        self._limiter: anyio.CapacityLimiter | None = None
+        self.name = model or self._client.url
+        self.max_concurrent_replies = max_concurrent_replies
+        self.sees_images = False
+        self.sends_thoughts = send_thoughts
+
+    def __repr__(self) -> str:
+        return f"EndpointPolicy({self._client.url!r}, model={self._model!r})"
+
+    def describe(self) -> Mapping[str, Any]:
+        """Kind, name, address, sampling, and what else is asked for. The model is known once it is open."""
+        tokenizer = self._tokenizer
+        described = {
+            "kind": "endpoint",
+            "name": self.name,
+            "base_url": self._client.url,
+            "model": self._model,
+            "sampling": asdict(self._sampling),
+            "thinking": self._thinking,
+            "send_thoughts": self.sends_thoughts,
+            "tokenizer": None if tokenizer is None else str(getattr(tokenizer, "name_or_path", tokenizer)),
+            "extra_body": self._extra_body,
+        }
+        hidden: dict[str, Any] = Redactor(self._client.secrets).hide_in(described)
+        return hidden
+
+    async def open(self) -> None:
+        """Find out what is served.
+
+        Raises:
+            ConfigError: The endpoint is away or refuses the key, or which model is meant cannot be told.
+        """
+        self._limiter = anyio.CapacityLimiter(self.max_concurrent_replies)
+        await self._client.open()
+        if self._tokenizer is not None:
+            self._format = await anyio.to_thread.run_sync(self._load_format)
+
+        try:
+            owners = await self._client.list_models()
+        except EndpointError as error:
+            if self._model is None or error.status not in _NO_LIST:
+                raise ConfigError(f"{self._client.url} cannot be used: {error}") from None
+            owners = {}
+
+        if self._model is None:
+            self._model = self.name = self._choose(list(owners))
+        if owners.get(self._model) in _SERVERS_WITH_TOP_K:
+            self._neutral = _NEUTRAL
+
+    def start(self, start: Start) -> Conversation:
+        """Begin an episode."""
+        return _Conversation(self, start)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def ask(self, start: Start, sent: Sequence[Mapping[str, Any]], *, turn: int) -> Answer | None:
+        """The endpoint's answer to a conversation. None: it is too long for the model.
+
+        Args:
+            start: What the episode began with.
+            sent: The conversation as the endpoint has it.
+            turn: Replies so far.
+
+        Raises:
+            PolicyError: There is none.
+        """
+        if self._limiter is None:
+            raise PolicyError(f"{self!r} is not open.")
+
+        try:
+            async with self._limiter:
+                return read_answer(await self._client.complete(self._build_request(start, sent, turn)), turn=turn)
+        except EndpointError as error:
+            if error.is_too_long:
+                return None
+            raise self._fail(str(error)) from None
+        except AnswerError as error:
+            raise self._fail(f"its answer holds no reply: {self._client.show(str(error))}") from None
+
+    async def read(self, start: Start, messages: Sequence[Message], answer: Answer) -> Reply:
+        """The reply in an answer.
+
+        Args:
+            start: What the episode began with.
+            messages: The conversation as TRL has it.
+            answer: What came.
+
+        Raises:
+            PolicyError: The tokenizer's template cannot show the conversation.
+        """
+        if self._format is not None and not answer.calls:
+            message, malformed = await anyio.to_thread.run_sync(self._parse, start, list(messages), answer)
+        else:
+            message, malformed = _as_message(answer), answer.malformed
+
+        return Reply(
+            message,
+            num_prompt_tokens=answer.num_prompt_tokens,
+            num_sampled_tokens=answer.num_sampled_tokens,
+            is_truncated=answer.is_truncated,
+            malformed_calls=tuple(malformed),
+        )
+
+    def _parse(self, start: Start, messages: Sequence[Message], answer: Answer) -> tuple[dict[str, Any], Sequence[str]]:
+        """The message in an answer's text, as in training; runs in a thread."""
+        assert self._format is not None
+        prefix = self._format.render(messages, start.tools)
+        message, malformed = self._format.parse(self._format.encode(answer.text), prefix=prefix, tools=start.tools)
+
+        if answer.thoughts:
+            message["reasoning_content"] = answer.thoughts
+        if calls := message.get("tool_calls"):
+            message["tool_calls"] = [{"id": f"call_{len(messages)}_{i}", **call} for i, call in enumerate(calls)]
+        return message, [*answer.malformed, *malformed]
+
+    def _choose(self, models: Sequence[str]) -> str:
+        if len(models) == 1:
+            return models[0]
+
+        found = ", ".join(repr(self._client.show(name)) for name in models[:20]) or "none"
+        raise ConfigError(
+            f"{self._client.url} serves {len(models)} models: {found}. Say which one is meant with model=... (--model "
+            f"on the command line)."
+        )
+
+    def _load_format(self) -> ChatFormat:
+        from transformers import AutoTokenizer
+
+        from multiors.evaluation.policies.chat_format import ChatFormat
+
+        tokenizer = self._tokenizer
+        if not hasattr(tokenizer, "apply_chat_template"):
+            try:
+                tokenizer = AutoTokenizer.from_pretrained(str(tokenizer))
+            except (OSError, ValueError, ImportError, KeyError) as error:
+                raise ConfigError(
+                    f"the tokenizer {str(tokenizer)!r} cannot be loaded: {self._client.show(str(error))}. Pass a "
+                    f"folder or a model's name on the hub."
+                ) from error
+        return ChatFormat(tokenizer, name=self.name, thinking=self._thinking)
+
+    def _build_request(self, start: Start, sent: Sequence[Mapping[str, Any]], turn: int) -> dict[str, Any]:
+        sampling = self._sampling
+        extra = {**self._neutral, **({} if sampling.top_k is None else {"top_k": sampling.top_k})}
+        if self._thinking is not None:
+            extra["chat_template_kwargs"] = {"enable_thinking": self._thinking}
+
+        return {
+            "model": self._model,
+            "messages": sent,
+            **({"tools": list(start.tools)} if start.tools else {}),  # some servers refuse an empty list
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            # OpenAI's newer models refuse the old name, many servers do not know the new one.
+            "max_completion_tokens" if self._client.is_official else "max_tokens": sampling.max_tokens,
+            "seed": seed_of_turn(start.seed, turn, num_bits=31),  # some servers have no more
+            "extra_body": {**extra, **self._extra_body},
+        }
+
+    def _fail(self, what: str) -> PolicyError:
+        return PolicyError(f"{self._client.url}, model {self._model!r}: {what.rstrip('.')}.")
+
+
+class _Conversation:
+    def __init__(self, policy: EndpointPolicy, start: Start) -> None:
+        self._policy = policy
+        self._start = start
+        self._messages: list[Message] = []
+        """As TRL has them, thoughts included."""
+
+        self._sent: list[dict[str, Any]] = []
+        """As the endpoint has them."""
+
+        self._turn = 0
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        latest = self._messages[-1] if self._messages else {}
+        self._messages += messages
+        self._sent += write_messages(messages, open_calls=latest.get("tool_calls") or [])
+        answer = await self._policy.ask(self._start, self._sent, turn=self._turn)
+
+        if answer is None:
+            return Reply({"role": "assistant", "content": ""}, num_sampled_tokens=0, is_truncated=True)
+
+        reply = await self._policy.read(self._start, self._messages, answer)
+        self._messages.append(reply.message)
+        self._sent.append(answer.to_message(with_thoughts=self._policy.sends_thoughts))
+        self._turn += 1
+        return reply
+
+    async def end(self) -> None:
+        self._messages, self._sent = [], []
+
+
+def _as_message(answer: Answer) -> dict[str, Any]:
+    thoughts, text = (answer.thoughts, answer.text) if answer.thoughts else split_thoughts(answer.text)
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+
+    if thoughts:
+        message["reasoning_content"] = thoughts
+    if answer.calls:
+        message["tool_calls"] = list(answer.calls)
+    return message
