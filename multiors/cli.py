@@ -1,4 +1,4 @@
-"""The command line: `multiors preview`, `check`, `report` and `quickstart`.
+"""The command line: `multiors preview`, `check`, `evaluate`, `compare`, `report` and `quickstart`.
 
 Results go to stdout, talk to stderr. Exit codes: 0 done, 1 the mix, a check or a run failed, 2 wrong usage, 130
 interrupted.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from multiors.errors import ConfigError, MultiORSError
+from multiors.evaluation_commands import add_compare, add_evaluate
 
 __all__ = ["main"]
 
@@ -53,6 +54,9 @@ _EXAMPLES = """examples:
   multiors preview run.yaml --training training.yaml --simulate
                                          also simulate what the curricula would draw
   multiors check run.yaml --probe        look at every server, and play one episode on each, before training
+  multiors evaluate run.yaml --policy output/checkpoint-100 --output after
+                                         play a policy on every environment, outside training
+  multiors compare before after          is it better, and where?
   multiors report output                 shares and rewards of a run, from its checkpoints or rollout log
 
 a run file:
@@ -98,6 +102,8 @@ def _build_parser() -> argparse.ArgumentParser:
 
     _add_preview(commands)
     _add_check(commands)
+    add_evaluate(commands)
+    add_compare(commands)
     _add_report(commands)
 
     from multiors.quickstart.options import add_arguments

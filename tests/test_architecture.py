@@ -36,11 +36,13 @@ _LEFT = {
     "preview": {"errors", "mixing", "spec", "checks"},
     "quickstart": {"multiors"},
     "__main__": {"cli"},
+    "evaluation_commands": {"errors", "records", "evaluation", "config"},
     "cli": {
         "multiors",
         "errors",
         "records",
         "evaluation",
+        "evaluation_commands",
         "spec",
         "config",
         "checks",
@@ -64,11 +66,8 @@ _PURE = (
 _NUMERIC_IN_PURE = {"evaluation.statistics": {"scipy"}}
 _IMPURE_STDLIB = {"asyncio", "datetime", "os", "random", "socket", "subprocess", "threading", "time"}
 _LATE_IN_PURE = {"mixing.dataset": {"datasets", "pyarrow"}}
-_LAZY = {
-    "multiors",
-    "cli",
-    "evaluation",
-}  # these import our own modules inside functions, so that a name or --help costs nothing
+# These import our own modules inside functions, so that a name or --help costs nothing.
+_LAZY = {"multiors", "cli", "evaluation", "evaluation_commands"}
 _HEAVY = {"datasets", "openreward", "pyarrow", "torch", "transformers", "trl"}
 
 _FOLDER = Path(str(importlib.util.find_spec("multiors").origin)).parent  # type: ignore[union-attr]  # it is importable

@@ -16,15 +16,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from multiors.evaluation.comparing import compare, summarize
     from multiors.evaluation.folder import EvaluationRun, read_evaluation
-    from multiors.evaluation.policies import Policy, PolicyError, Sampling
+    from multiors.evaluation.policies import (
+        EndpointPolicy,
+        LocalPolicy,
+        NeverCalls,
+        Policy,
+        PolicyError,
+        RandomCalls,
+        Reply,
+        Sampling,
+        ScriptedPolicy,
+        Start,
+    )
     from multiors.evaluation.running import Limits, evaluate
 
 __all__ = [
+    "EndpointPolicy",
     "EvaluationRun",
     "Limits",
+    "LocalPolicy",
+    "NeverCalls",
     "Policy",
     "PolicyError",
+    "RandomCalls",
+    "Reply",
     "Sampling",
+    "ScriptedPolicy",
+    "Start",
     "compare",
     "evaluate",
     "read_evaluation",

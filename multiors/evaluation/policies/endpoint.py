@@ -84,7 +84,7 @@ class EndpointPolicy:
         self._limiter: anyio.CapacityLimiter | None = None
         self.name = model or self._client.url
         self.max_concurrent_replies = max_concurrent_replies
-        self.sees_images = False
+        self.sees_images = True
         self.sends_thoughts = send_thoughts
 
     def __repr__(self) -> str:
