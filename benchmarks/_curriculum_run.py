@@ -18,9 +18,10 @@ import logging
 import os
 import random
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from trl import GRPOConfig
 from benchmarks._curriculum_arms import ARMS, LEARNABLE, WARM, Arm, Effort, get_path
 from benchmarks._curriculum_environments import ENVIRONMENTS
 from multiors import ConcurrentGRPOTrainer, MultiOpenRewardSpec, ORSSource, RolloutRecord, SessionError, SourceReward
-from multiors.quickstart.measure import measure_policy
+from multiors.evaluation import Limits, LocalPolicy, Sampling, evaluate, summarize
 from multiors.quickstart.policy import Policy, build_model, build_tokenizer
 from multiors.quickstart.servers import run_servers
 from multiors.quickstart.train import NUM_GENERATIONS, NUM_ITERATIONS, make_arguments
@@ -43,6 +44,9 @@ __all__ = ["run_job"]
 
 _KNOWS = {"parrot": 0.8, "dictionary": 0.25, "semaphore": 0.15, "casino": 0.0}
 """How often the script of a source knows the answer to a word; otherwise it draws one."""
+
+_MAX_TURNS = 3
+_MAX_NEW_TOKENS = 48
 
 
 def run_job(folder: Path, job: str, *, seed: int, effort: Effort, urls: Mapping[str, str]) -> dict[str, Any]:
@@ -100,7 +104,9 @@ def _make_script(name: str) -> Script:
 def _warm_up(spec: MultiOpenRewardSpec, policy_dir: Path, *, seed: int, effort: Effort) -> dict[str, Any]:
     """Teach a new policy the form of the calls, measure it, and leave it in a folder."""
     rng = random.Random(seed)
-    environments = {name: factory() for name, factory in _get_factories(spec).items()}
+    factories = spec.environment_factory
+    assert isinstance(factories, Mapping)
+    environments = {name: factory() for name, factory in factories.items()}
     scripts = {name: _make_script(name) for name in ENVIRONMENTS}
     columns = spec.reward_funcs
 
@@ -174,31 +180,20 @@ def _measure(policy: Policy, spec: MultiOpenRewardSpec, *, seed: int, effort: Ef
     Raises:
         SessionError: An episode was not scored.
     """
-    columns = spec.reward_funcs
-    tasks = [
-        (name, index)
-        for name in LEARNABLE
-        for index in range(len(ENVIRONMENTS[name].tasks))
-        for _ in range(effort.episodes_per_task)
-    ]
-    found = measure_policy(
-        policy,
-        {name: factory for name, factory in _get_factories(spec).items() if name in LEARNABLE},
-        tasks=tasks,
-        score=lambda environments, completions: columns(environments=environments, completions=completions),
-        seed=seed,
-    )
-    rewards = {name: each.reward for name, each in found.items() if each.num_scored == each.num_episodes}
+    with tempfile.TemporaryDirectory() as folder:
+        run = evaluate(
+            {name: spec.sources[name] for name in LEARNABLE},
+            LocalPolicy(policy.model, tokenizer=policy.tokenizer, sampling=Sampling(max_tokens=_MAX_NEW_TOKENS)),
+            folder,
+            episodes_per_task=effort.episodes_per_task,
+            seed=seed,
+            limits=Limits(max_turns=_MAX_TURNS),
+        )
+        found = summarize(run).sources
+    rewards = {name: each.score.value for name, each in found.items() if each.num_scored == each.num_episodes}
     if len(rewards) < len(found):
         raise SessionError(f"{sorted(set(found) - set(rewards))}: episodes of a measurement were not scored.")
     return {name: reward for name, reward in rewards.items() if reward is not None}
-
-
-def _get_factories(spec: MultiOpenRewardSpec) -> Mapping[str, Callable[[], Any]]:
-    factories = spec.environment_factory
-    if not isinstance(factories, Mapping):
-        raise TypeError("the benchmark's mix has one factory per environment.")
-    return factories
 
 
 class _HalfTime(TrainerCallback):

@@ -34,7 +34,7 @@ _LEFT = {
     "config": {"errors", "records", "rollout_log", "ors", "mixing", "rewards", "spec", "curriculum_config"},
     "checks": {"errors", "records", "ors", "mixing", "rewards", "training", "spec", "config"},
     "preview": {"errors", "mixing", "spec", "checks"},
-    "quickstart": {"multiors"},
+    "quickstart": {"multiors", "evaluation"},
     "__main__": {"cli"},
     "evaluation_commands": {"errors", "records", "evaluation", "config"},
     "cli": {

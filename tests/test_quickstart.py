@@ -20,13 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multiors import MultiOpenRewardSpec, ORSSource, RolloutRecord, SessionError, SourceError, UnscoredReason
+from multiors.evaluation import compare
 from multiors.quickstart.report import (
     EnvironmentResult,
     Measurement,
     RolloutJournal,
     draw_curves,
     format_table,
-    summarize,
+    measure,
 )
 from multiors.quickstart.servers import run_servers
 
@@ -341,7 +342,7 @@ rewards = st.lists(st.none() | st.floats(-10, 10))
 def test_unscored_counts_and_enters_no_mean(values: list[float | None]) -> None:
     """A summary counts all, averages what was scored, and has no mean where nothing was."""
     scored = [value for value in values if value is not None]
-    measurement = summarize(values)
+    measurement = measure(values)
 
     assert (len(values), len(scored)) == (measurement.num_episodes, measurement.num_scored)
     assert (measurement.reward is None) == (not scored)
@@ -353,7 +354,7 @@ def make_result(
     reward: float | None = None, realised_share: float | None = None, *, judges_last_message: bool = False
 ) -> EnvironmentResult:
     """A result with the same measurement everywhere."""
-    each = summarize([reward])
+    each = measure([reward])
     return EnvironmentResult(10.0, 20, judges_last_message, each, each, each, each, each, 0.25, realised_share)
 
 
@@ -494,8 +495,38 @@ def test_curves_and_logs_are_there(finished_run: tuple[Path, str, str]) -> None:
     """The directory holds what the summary and the documentation name, and nothing else."""
     names = {path.name for path in finished_run[0].iterdir()}
 
-    assert {"curves.png", "rollouts.jsonl", "summary.json", "server-0.log", "server-1.log"} == names
+    folders = {"before", "after", "policy-before", "policy-after"}
+    assert {"curves.png", "rollouts.jsonl", "summary.json", "server-0.log", "server-1.log", *folders} == names
     assert (finished_run[0] / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.timeout(300)
+def test_the_policies_before_and_after_can_be_compared(finished_run: tuple[Path, str, str]) -> None:
+    """Both evaluations are whole, and pair every episode; the compared means are those of the summary."""
+    folder = finished_run[0]
+    found = compare(folder / "before", folder / "after")
+    summary = json.loads((folder / "summary.json").read_text())["environments"]
+
+    assert ("before", "after") == (found.reference.name, found.candidate.name)
+    assert {name: result.num_episodes for name, result in found.candidate.sources.items()} == {
+        name: each["num_tasks"] for name, each in summary.items()
+    }
+    assert {name: each["after"]["reward"] for name, each in summary.items()} == {
+        name: result.score.value for name, result in found.candidate.sources.items()
+    }
+    assert [] == [remark for remark in found.remarks if "not finished" in remark]
+
+
+@pytest.mark.timeout(300)
+def test_a_saved_policy_loads_as_a_checkpoint(finished_run: tuple[Path, str, str]) -> None:
+    """What is saved is what transformers reads, tools and tool calls included."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = finished_run[0] / "policy-after"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    assert len(tokenizer) == AutoModelForCausalLM.from_pretrained(folder).config.vocab_size
+    assert "<tool_call>" in tokenizer.chat_template
 
 
 # -- nothing is left behind

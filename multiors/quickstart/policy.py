@@ -53,6 +53,11 @@ class Policy:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
 
+    def save(self, folder: Path) -> None:
+        """Write both to a folder, from which transformers and `multiors evaluate` load them."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
 
 def read_chat_template() -> str:
     """The chat template of Qwen3 instruct models, as the installed TRL carries it."""

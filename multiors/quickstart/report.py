@@ -15,7 +15,7 @@ from typing import Any
 
 from multiors import RolloutRecord
 
-__all__ = ["EnvironmentResult", "Measurement", "RolloutJournal", "draw_curves", "format_table", "summarize"]
+__all__ = ["EnvironmentResult", "Measurement", "RolloutJournal", "draw_curves", "format_table", "measure"]
 
 _SMOOTHED_BATCHES = 5
 
@@ -40,7 +40,7 @@ class Measurement:
         return {**asdict(self), "scored_fraction": self.scored_fraction}
 
 
-def summarize(rewards: Sequence[float | None]) -> Measurement:
+def measure(rewards: Sequence[float | None]) -> Measurement:
     """Mean reward over what was scored, and how much was."""
     scored = [reward for reward in rewards if reward is not None]
     return Measurement(len(rewards), len(scored), sum(scored) / len(scored) if scored else None)
@@ -110,7 +110,7 @@ class RolloutJournal:
 
     def measure(self, environment: str, *, first_step: float = 0.0, end_step: float = float("inf")) -> Measurement:
         """The training rollouts of an environment, with first_step <= step < end_step."""
-        return summarize(
+        return measure(
             [reward for step, name, reward in self.rewards if name == environment and first_step <= step < end_step]
         )
 
@@ -188,7 +188,7 @@ def _means_by_step(journal: RolloutJournal, environment: str, *, best: float) ->
     for step, name, reward in journal.rewards:
         if name == environment:
             rewards_by_step.setdefault(step, []).append(reward)
-    means = [(step, summarize(rewards).reward) for step, rewards in sorted(rewards_by_step.items())]
+    means = [(step, measure(rewards).reward) for step, rewards in sorted(rewards_by_step.items())]
     return [(step, mean / best) for step, mean in means if mean is not None]
 
 

@@ -97,7 +97,8 @@ def _run(
     summary = _summarize(options, result, output_dir=output_dir, talk=talk)
     (output_dir / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     table = format_table(result.environments)
-    talk.say(f"\nCurves, rollouts and summary are in {output_dir}\n")
+    talk.say(f"\nCurves, rollouts, policies and episodes are in {output_dir}. Is the policy better, and where?")
+    talk.say(f"  multiors compare {output_dir / 'before'} {output_dir / 'after'} --html report.html\n")
     return summary, table
 
 
@@ -106,7 +107,7 @@ def _summarize(options: argparse.Namespace, result: RunResult, *, output_dir: Pa
         "seed": options.seed,
         "steps": options.steps,
         "output_dir": str(output_dir),
-        "files": ["curves.png", "rollouts.jsonl", "summary.json"],
+        "files": ["after", "before", "curves.png", "policy-after", "policy-before", "rollouts.jsonl", "summary.json"],
         "environments": {name: environment.to_json() for name, environment in result.environments.items()},
         "scripts": {name: measurement.to_json() for name, measurement in result.scripts.items()},
         "num_parameters": result.num_parameters,
@@ -150,6 +151,9 @@ def _quiet() -> Iterator[None]:
 
     TRL warns of every batch in which a group has no reward, which is what the observatory is there for.
     """
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # of saving a policy, which takes no time
     logger = logging.getLogger("trl.trainer.grpo_trainer")
     level = logger.level
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The quickstart's run: warm start, measurement, GRPO on four environments at once, measurement.
+"""The quickstart's run: warm start, evaluation, GRPO on four environments at once, evaluation.
 
 This is the part to read as an example: `make_mix` and `train` use the library as any script would. The policy and the
 numbers below are chosen so that everything fits into a few minutes on two cores.
@@ -16,11 +16,11 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
-from multiors import ConcurrentGRPOTrainer, MultiOpenRewardSpec, ORSSource, SourceReward
-from multiors.quickstart.measure import measure_policy
+from multiors import ConcurrentGRPOTrainer, MultiOpenRewardSpec, ORSSource, RolloutRecord, SourceReward
+from multiors.evaluation import EvaluationRun, Limits, LocalPolicy, Sampling, evaluate, summarize
 from multiors.quickstart.options import Effort
 from multiors.quickstart.policy import Policy, build_model, build_tokenizer
-from multiors.quickstart.report import EnvironmentResult, Measurement, RolloutJournal, summarize
+from multiors.quickstart.report import EnvironmentResult, Measurement, RolloutJournal, measure
 from multiors.quickstart.talk import Talk
 from multiors.quickstart.warmstart import Episode, Score, fit, play, tools_of
 
@@ -46,6 +46,9 @@ NUM_ITERATIONS = 2
 SERVER_GROUPS = (("recycling", "teahouse"), ("observatory", "museum"))
 """Which environments share a server process."""
 
+_MAX_TURNS = 3
+_MAX_NEW_TOKENS = 48  # the longest turn of a scripted episode has about 30
+
 BEST_REWARD = {"recycling": 1.0, "teahouse": 1.0, "observatory": 10.0, "museum": 1.0}
 """The highest reward of each environment."""
 
@@ -70,13 +73,18 @@ def make_mix(url_by_environment: Mapping[str, str], *, seed: int, journal: Rollo
     The weights say how much of the rollouts each gets; some have more to learn than others. Giving up is a failure, so
     it is scored as one. Where each finished episode is judged, `unscored` does that. At the observatory `unfinished`
     does, because an episode that was finished under clouds has no reward through no fault of the policy, and stays
-    unscored.
+    unscored. Each declares its range, so that an evaluation can average over sources that pay on different scales.
     """
-    give_up = {name: SourceReward(unscored=0.0) for name in ("recycling", "teahouse", "museum")}
-    rewards = {**give_up, "observatory": SourceReward(unfinished=0.0)}
+    gives_up: dict[str, dict[str, Any]] = {name: {"unscored": 0.0} for name in ("recycling", "teahouse", "museum")}
+    gives_up["observatory"] = {"unfinished": 0.0}
     weights = {"recycling": 0.25, "teahouse": 0.2, "observatory": 0.28, "museum": 0.27}
     sources = {
-        name: ORSSource(url, env_name=name, weight=weights[name], reward=rewards[name])
+        name: ORSSource(
+            url,
+            env_name=name,
+            weight=weights[name],
+            reward=SourceReward(range=(0.0, BEST_REWARD[name]), **gives_up[name]),
+        )
         for name, url in url_by_environment.items()
     }
     return MultiOpenRewardSpec(sources, seed=seed, on_rollouts=journal.add)
@@ -164,11 +172,10 @@ def run(
     episodes = _play_scripts(environments, num_tasks, score, num_episodes=effort.scripted_episodes, rng=rng, talk=talk)
     tools = {name: tools_of(environment) for name, environment in environments.items()}
     policy = _warm_up(episodes, tools, seed=seed, steps=effort.warm_start_steps, talk=talk)
-    tasks = [(name, i) for name, num in num_tasks.items() for i in range(num) for _ in range(effort.episodes_per_task)]
-    before = _measure(policy, spec, tasks, when="before", seed=seed, talk=talk)
+    before = _evaluate(policy, spec, output_dir / "before", episodes_per_task=effort.episodes_per_task, talk=talk)
     with talk.phase("grpo", f"GRPO, {steps} steps, environments at once", total=steps) as advance, journal.recording():
         train(spec, args, policy, on_step=advance)
-    after = _measure(policy, spec, tasks, when="after", seed=seed + 1, talk=talk)
+    after = _evaluate(policy, spec, output_dir / "after", episodes_per_task=effort.episodes_per_task, talk=talk)
     return RunResult(
         environments={
             source.name: EnvironmentResult(
@@ -185,7 +192,7 @@ def run(
             )
             for source in plan.sources
         },
-        scripts={name: summarize([each.reward for each in episodes if each.environment == name]) for name in num_tasks},
+        scripts={name: measure([each.reward for each in episodes if each.environment == name]) for name in num_tasks},
         num_parameters=sum(parameter.numel() for parameter in policy.model.parameters()),
     )
 
@@ -241,18 +248,49 @@ def _warm_up(
     return policy
 
 
-def _measure(
-    policy: Policy, spec: MultiOpenRewardSpec, tasks: Sequence[tuple[str, int]], *, when: str, seed: int, talk: Talk
+def _evaluate(
+    policy: Policy, spec: MultiOpenRewardSpec, folder: Path, *, episodes_per_task: int, talk: Talk
 ) -> dict[str, Measurement]:
-    with talk.phase(when, f"Measured {len(tasks)} episodes {when} GRPO", total=len(tasks)) as advance:
-        return measure_policy(
-            policy,
-            _factories(spec),
-            tasks=tasks,
-            score=_make_score(spec),
-            seed=seed,
-            on_episode=advance,
+    """Play every task of every environment, and keep the episodes, and the policy itself, in a folder.
+
+    Both evaluations have the same seed, so that an episode of one has the luck of the same episode of the other.
+    """
+    total = episodes_per_task * sum(source.num_tasks for source in spec.plan().sources)
+    policy.save(folder.with_name(f"policy-{folder.name}"))
+
+    with talk.phase(folder.name, f"Played {total} episodes {folder.name} GRPO", total=total) as advance:
+        run = evaluate(
+            spec,
+            LocalPolicy(
+                policy.model,
+                tokenizer=policy.tokenizer,
+                sampling=Sampling(max_tokens=_MAX_NEW_TOKENS),
+                name=folder.name,
+            ),
+            folder,
+            episodes_per_task=episodes_per_task,
+            limits=Limits(max_turns=_MAX_TURNS),
+            watcher=_Advance(advance),
         )
+
+    results = summarize(run).sources
+    return {
+        name: Measurement(result.num_episodes, result.num_scored, result.score.value)
+        for name, result in results.items()
+    }
+
+
+class _Advance:
+    """Moves the bar after each episode."""
+
+    def __init__(self, advance: Callable[[], None]) -> None:
+        self._advance = advance
+
+    def begin(self, run: EvaluationRun, left: Sequence[Any]) -> None:
+        pass
+
+    def add(self, record: RolloutRecord) -> None:
+        self._advance()
 
 
 class _StepCallback(TrainerCallback):
