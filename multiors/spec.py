@@ -491,8 +491,7 @@ class MultiOpenRewardSpec:
         if samples_groups_together(args):
             check_prompts(find_random_prompts(self._ors_sources))
 
-        layout, scheduled = self._lay_out(), self._rules.scheduled
-        self._watch.begin(state, shape, plan, layout.shares_by_batch, scheduled=scheduled)
+        self._watch.begin(state, shape, self._lay_out(), self._rules)
 
         for run in self._runs:
             run.order.restart(prompts_per_batch=shape.prompts_per_batch)

@@ -209,7 +209,7 @@ def test_a_schedule_of_shares_is_laid_out_as_it_would_be_planned(batch: int) -> 
     """Beside a breaker that never opens, and from any batch on, the same slots are drawn as without one."""
     schedule = ShareSchedule.stages([(0, SHARES), (4, {"a": 0, "b": 1, "c": 3})], warm_up=3)
     tasks = [SourceTasks(name, 12) for name in NAMES]
-    laid_out, shares, _ = lay_out(
+    laid_out, shares, *_ = lay_out(
         SHARES,
         tasks,
         MixRules(curriculum=schedule),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from collections import Counter
+from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,13 @@ from multiors.errors import ConfigError, RoutingError, SessionError
 from multiors.mixing import (
     BatchPlanner,
     CircuitBreaker,
+    Layout,
     MixRules,
-    Plan,
     PlannedBatch,
     SourceRows,
-    build_schedule,
-    make_plan,
 )
+from multiors.mixing import lay_out as lay_out_mix
+from multiors.mixing.curricula import LearningProgress, ShareSchedule
 from multiors.training import BatchShape, RunState
 from multiors.training.limits import FailureLimit, FailureLimits
 from multiors.training.planned import check_planned_rows, check_planning, count_lag, lay_out_planned
@@ -33,7 +35,12 @@ from multiors.training.watch import RunWatch
 from tests.planners import planner_of, tasks_of
 
 NAMES = ["a", "b"]
+NO_RULES = MixRules()
 BREAKER = MixRules(CircuitBreaker())
+STAGES = ShareSchedule.stages([(0, {"a": 1, "b": 3}), (3, {"a": 1, "b": 1})])
+LONGER = ShareSchedule.stages([(0, {"a": 1, "b": 3}), (3, {"a": 1, "b": 1}), (9, {"a": 1, "b": 0})])
+TURNED = ShareSchedule.stages([(0, {"a": 1, "b": 1}), (3, {"a": 1, "b": 3})])
+LINE = ShareSchedule([(0, {"a": 1, "b": 3}), (1, {"a": 1, "b": 1})], unit="fraction")
 SHAPE = BatchShape(
     prompts_per_batch=4,
     num_generations=2,
@@ -71,13 +78,26 @@ def record(
     return RolloutRecord(source, 0, slot, 0, reward, reward, {}, reason, error, finished=True, steps=())
 
 
-def plan_of(*, size: int = 4, seed: int = 0, **num_tasks: int) -> Plan:
-    """What a mix of these sources draws in four batches."""
-    shares = [1 / len(num_tasks)] * len(num_tasks)
-    counts = list(num_tasks.values())
-    schedule = build_schedule(shares, counts, num_slots=4 * size, prompts_per_batch=size, seed=seed)
-    return make_plan(
-        list(num_tasks), schedule, shares=shares, num_tasks=counts, seed=seed, stopping_strategy="first_exhausted"
+def layout_of(
+    *,
+    size: int = 4,
+    seed: int = 0,
+    num_batches: int = 4,
+    rules: MixRules = NO_RULES,
+    weight: float = 1.0,
+    **num_tasks: int,
+) -> Layout:
+    """What a mix of these sources draws, of which the first one has a weight and the others have 1."""
+    total = weight + len(num_tasks) - 1
+    return lay_out_mix(
+        {name: (1.0 if index else weight) / total for index, name in enumerate(num_tasks)},
+        tasks_of(num_tasks),
+        rules,
+        run_slots=num_batches * size,
+        num_slots=None,
+        stopping_strategy="first_exhausted",
+        prompts_per_batch=size,
+        seed=seed,
     )
 
 
@@ -265,53 +285,170 @@ def test_without_a_watch_nobody_is_told() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        (plan_of(a=3, b=5), None),
-        (plan_of(a=3, c=5), "source 'b' is no longer in the mix; source 'c' is new and begins with its first tasks"),
-        (plan_of(a=3, b=6), "source 'b' has 6 tasks, and had 5"),
-        (plan_of(b=5, a=3), "the sources stand in another order"),
-        (plan_of(a=3, b=5, size=8), "prompts_per_batch is 8, and was 4"),
-        (plan_of(a=3, b=5, seed=1), "seed is 1, and was 0"),
+        (layout_of(a=3, b=5), None),
+        (layout_of(a=3, c=5), "source 'b' is no longer in the mix; source 'c' is new and begins with its first tasks"),
+        (layout_of(a=3, b=6), "source 'b' has 6 tasks, and had 5"),
+        (layout_of(b=5, a=3), "the sources stand in another order"),
+        (layout_of(a=3, b=5, size=8), "prompts_per_batch is 8, and was 4"),
+        (layout_of(a=3, b=5, seed=1), "seed is 1, and was 0"),
     ],
 )
 def test_a_mix_that_has_changed_since_the_checkpoint_is_reported(
-    changed: Plan, said: str | None, caplog: pytest.LogCaptureFixture
+    changed: Layout, said: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also without a breaker: a resumed run goes on with another schedule, and says so."""
     state = TrainerState()
-    watch_of().begin(state, SHAPE, plan_of(a=3, b=5))
+    watch_of().begin(state, SHAPE, layout_of(a=3, b=5), NO_RULES)
     state.global_step = 2
 
-    watch_of().begin(state, SHAPE, changed)
+    watch_of().begin(state, SHAPE, changed, NO_RULES)
 
     messages = [] if said is None else [f"resuming from a checkpoint of another mix: {said}."]
     assert messages == [record.getMessage() for record in caplog.records]
+
+
+DRAWN = "ShareSchedule gives batches that are already drawn other shares than they had"
 
 
 @pytest.mark.parametrize(
     ("before", "now", "said"),
     [
-        ({"curriculum": "Stages", "settings": 1}, {"curriculum": "Stages", "settings": 1}, None),
-        (
-            {"curriculum": "Stages", "settings": 1},
-            {"curriculum": "Stages", "settings": 2},
-            "Stages has other settings than before",
-        ),
-        ({"curriculum": "Stages", "settings": 1}, None, "shares follow their weights, and followed Stages"),
-        (None, {"curriculum": "Stages", "settings": 1}, "shares follow Stages, and followed their weights"),
+        (STAGES, STAGES, []),
+        (STAGES, LONGER, ["ShareSchedule has other settings than before"]),
+        (STAGES, TURNED, ["ShareSchedule has other settings than before", DRAWN]),
+        (STAGES, None, ["shares follow their weights, and followed ShareSchedule"]),
+        (None, STAGES, ["shares follow ShareSchedule, and followed their weights"]),
     ],
+    ids=["same", "longer", "turned", "none", "new"],
 )
 def test_another_schedule_of_shares_is_reported(
-    before: Any, now: Any, said: str | None, caplog: pytest.LogCaptureFixture
+    before: ShareSchedule | None, now: ShareSchedule | None, said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also where every source has the share of the whole run that it had."""
-    state, plan = TrainerState(), plan_of(a=3, b=5)
-    watch_of().begin(state, SHAPE, plan, scheduled=before)
-    state.global_step = 2
+    """Whether it is another one, and whether it says something else of what was drawn: two facts, each of its own."""
+    assert said == go_on(MixRules(curriculum=before), MixRules(curriculum=now), caplog)
 
-    watch_of().begin(state, SHAPE, plan, scheduled=now)
 
-    messages = [] if said is None else [f"resuming from a checkpoint of another mix: {said}."]
-    assert messages == [record.getMessage() for record in caplog.records]
+@pytest.mark.parametrize(("schedule", "said"), [(STAGES, []), (LINE, [DRAWN])], ids=["batch", "fraction"])
+def test_the_length_of_a_run_matters_where_its_schedule_counts_fractions_of_it(
+    schedule: ShareSchedule, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a longer run the same batches are another part of it; a schedule by batch number says what it said."""
+    rules = MixRules(curriculum=schedule)
+
+    assert said == go_on(rules, rules, caplog, num_batches=8)
+    assert [] == go_on(rules, rules, caplog)
+
+
+def test_weights_that_a_schedule_replaces_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """No slot follows from them."""
+    assert [] == go_on(MixRules(curriculum=STAGES), MixRules(curriculum=STAGES), caplog, weight=3.0)
+    assert go_on(NO_RULES, NO_RULES, caplog, weight=3.0) == [
+        "source 'a' has a share of 75.00%, and had 50.00%",
+        "source 'b' has a share of 25.00%, and had 50.00%",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (
+            MixRules(curriculum=STAGES),
+            MixRules(CircuitBreaker(), STAGES),
+            ["it holds no state of a circuit breaker, so it begins anew"],
+        ),
+        (
+            MixRules(CircuitBreaker(), STAGES),
+            MixRules(curriculum=STAGES),
+            ["it was made with a circuit breaker or a task curriculum, which is now off"],
+        ),
+        (
+            MixRules(curriculum=STAGES),
+            MixRules(CircuitBreaker(), LearningProgress()),
+            [
+                "shares follow LearningProgress, and followed ShareSchedule",
+                "it holds no state of a circuit breaker or a curriculum, so these begin anew",
+            ],
+        ),
+        (
+            MixRules(CircuitBreaker(), LearningProgress()),
+            MixRules(curriculum=STAGES),
+            [
+                "it was made with a circuit breaker or a curriculum, which is now off",
+                "shares follow ShareSchedule, and followed LearningProgress",
+            ],
+        ),
+    ],
+    ids=["breaker on", "breaker off", "progress on", "progress off"],
+)
+def test_what_is_switched_beside_a_schedule_is_reported_and_nothing_else(
+    before: MixRules, now: MixRules, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The shares of a schedule are its own, with a circuit breaker beside it and without."""
+    assert said == go_on(before, now, caplog)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"), [(NO_RULES, BREAKER), (BREAKER, NO_RULES)], ids=["breaker on", "breaker off"]
+)
+def test_a_schedule_that_counts_fractions_is_compared_across_a_breaker(
+    before: MixRules, now: MixRules, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was drawn lies in every checkpoint of a schedule."""
+    rules = [MixRules(each.breaker, LINE) for each in (before, now)]
+
+    assert DRAWN in go_on(rules[0], rules[1], caplog, num_batches=8)
+    assert DRAWN not in go_on(rules[0], rules[1], caplog)
+
+
+def test_a_checkpoint_that_does_not_say_what_was_drawn_is_resumed_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    """As older ones were written: with the mean share of each source over the run, which another length changes."""
+    rules = MixRules(curriculum=STAGES)
+
+    def age(entry: dict[str, str]) -> None:
+        del entry["drawn"]
+        mix = json.loads(entry["mix"])
+        for source, share in zip(mix["sources"], [0.3125, 0.6875], strict=True):
+            source["share"] = share
+        entry["mix"] = json.dumps(mix)
+
+    assert [] == go_on(rules, rules, caplog, num_batches=8, change=age)
+
+
+def go_on(
+    before: MixRules,
+    now: MixRules,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    change: Callable[[dict[str, str]], None] = lambda entry: None,
+    **options: Any,
+) -> list[str]:
+    """What is said of a mix with other rules, resumed after two of four batches."""
+    state = TrainerState()
+    for rules, more in ((before, {}), (now, options)):
+        watch = watch_of()
+        layout = layout_of(a=3, b=5, rules=rules, **more)
+        if rules.react:
+            watch.planner = BatchPlanner(
+                {"a": 0.5, "b": 0.5},
+                tasks_of({"a": 3, "b": 5}),
+                prompts_per_batch=4,
+                seed=0,
+                lag=2,
+                rules=rules,
+                num_batches=layout.schedule.num_batches,
+            )
+        caplog.clear()
+        watch.begin(state, SHAPE, layout, rules)
+        state.global_step = 2
+        watch.save(state)
+        change(state.stateful_callbacks["multiors"])
+
+    said = [record.getMessage() for record in caplog.records]
+    return (
+        said[0].removeprefix("resuming from a checkpoint of another mix: ").removesuffix(".").split("; ")
+        if said
+        else []
+    )
 
 
 # -- limits
@@ -369,7 +506,7 @@ def test_a_new_run_counts_anew() -> None:
     run = RunState(watch=watch)
     fail(run, 0)
 
-    watch.begin(TrainerState(global_step=3), SHAPE, plan_of(a=3, b=5))
+    watch.begin(TrainerState(global_step=3), SHAPE, layout_of(a=3, b=5), NO_RULES)
     fail(run, 4)
 
     assert 1 == watch.summary.sources["a"].num_rollouts

@@ -124,7 +124,11 @@ def test_scheduled_shares_are_resumed_exactly(
 @pytest.mark.parametrize(
     ("curriculum", "said"),
     [
-        (TURNED, "ShareSchedule has other settings than before"),
+        (
+            TURNED,
+            "ShareSchedule has other settings than before; ShareSchedule gives batches that are already drawn other "
+            "shares than they had",
+        ),
         (None, "shares follow their weights, and followed ShareSchedule"),
     ],
     ids=["turned", "none"],

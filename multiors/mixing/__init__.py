@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multiors.mixing.breaker import BreakerEvent, CircuitBreaker
-from multiors.mixing.comparing import compare_mixes
+from multiors.mixing.comparing import compare_curricula, compare_mixes, digest_shares
 from multiors.mixing.dataset import COLUMNS, SourceRows, build_dataset
 from multiors.mixing.layout import Layout, lay_out
 from multiors.mixing.observed import SlotObservation
@@ -40,8 +40,10 @@ __all__ = [
     "apportion",
     "build_dataset",
     "build_schedule",
+    "compare_curricula",
     "compare_mixes",
     "count_slots",
+    "digest_shares",
     "lay_out",
     "make_plan",
     "resolve_shares",

@@ -1,22 +1,53 @@
-"""What of a mix is not as it was when a checkpoint was written. Compares descriptions; restores nothing."""
+"""What of a mix is not as it was when a checkpoint was written. Compares descriptions; restores nothing.
+
+A mix is described by its `sources` with `name`, `num_tasks` and `share` (without a curriculum), `prompts_per_batch` and
+`seed`: by `describe_mix`, or by the state of a planner.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["compare_mixes"]
+__all__ = ["compare_curricula", "compare_mixes", "describe_mix", "digest_shares"]
 
 _SAME_SHARE = 1e-9
+_DIGITS = 9
 
 
-def compare_mixes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def describe_mix(
+    shares: Mapping[str, float],
+    num_tasks: Sequence[int],
+    *,
+    prompts_per_batch: int | None,
+    seed: int,
+    scheduled: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """What the slots of a mix follow from, as JSON-ready values.
+
+    Args:
+        shares: By source, without a curriculum.
+        num_tasks: Of the sources, in the same order.
+        prompts_per_batch: Slots in a batch. None: not known.
+        seed: The run's seed.
+        scheduled: The curriculum that is laid out before the run, by name and settings. None: there is none.
+    """
+    sources = [
+        {"name": name, "num_tasks": count, "share": share}
+        for (name, share), count in zip(shares.items(), num_tasks, strict=True)
+    ]
+    return {"sources": sources, "prompts_per_batch": prompts_per_batch, "seed": seed, "scheduled": scheduled}
+
+
+def compare_mixes(before: Mapping[str, Any], now: Mapping[str, Any], *, follows_weights: bool = True) -> list[str]:
     """Sentences on what of a mix is not as it was.
 
     Args:
-        before: A planner's state, or what it has in common with `Plan.to_json()`: `sources` with `name`, `num_tasks`
-            and `share`, `prompts_per_batch`, `seed`.
+        before: Its description.
         now: The same of the mix as it is.
+        follows_weights: Whether shares matter. False: a schedule replaces them.
     """
     tasks_before, tasks_now = (
         {source["name"]: source["num_tasks"] for source in mix["sources"]} for mix in (before, now)
@@ -33,7 +64,7 @@ def compare_mixes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
         for name, count in tasks_now.items()
         if tasks_before.get(name, count) != count
     ]
-    if not changes:
+    if not changes and follows_weights:
         changes += [
             f"source {name!r} has a share of {share:.2%}, and had {shares_before[name]:.2%}"
             for name, share in shares_now.items()
@@ -47,3 +78,34 @@ def compare_mixes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
         if before[name] != now[name]
     ]
     return changes
+
+
+def compare_curricula(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> list[str]:
+    """Whether shares follow something else than before.
+
+    Args:
+        before: The curriculum between sources, with `curriculum`, its name, and `settings`. None: there was none.
+        now: The same as it is.
+    """
+    names = ["their weights" if each is None else each["curriculum"] for each in (now, before)]
+    if names[0] != names[1]:
+        return [f"shares follow {names[0]}, and followed {names[1]}"]
+    is_same = before is None or now is None or before["settings"] == now["settings"]
+    return [] if is_same else [f"{names[0]} has other settings than before"]
+
+
+def digest_shares(names: Sequence[str], shares_by_batch: Sequence[Sequence[float]]) -> list[str]:
+    """For each number of batches, from 0 to all, a digest of the shares of the first so many.
+
+    Equal where every source has the same shares but for rounding, in whatever order; one that a batch does not draw may
+    be missing.
+
+    Args:
+        names: The sources.
+        shares_by_batch: For each batch each source's share of it.
+    """
+    digests = [""]
+    for shares in shares_by_batch:
+        drawn = sorted((name, round(share, _DIGITS)) for name, share in zip(names, shares, strict=True) if share)
+        digests.append(hashlib.sha256(json.dumps([digests[-1], drawn]).encode()).hexdigest())
+    return digests

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import fsum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from multiors.errors import ConfigError
+from multiors.mixing.comparing import describe_mix
 from multiors.mixing.curricula import SourceTasks
 from multiors.mixing.rules import MixRules
 from multiors.mixing.schedule import Schedule, build_schedule
@@ -24,6 +25,9 @@ class Layout(NamedTuple):
 
     shares_by_batch: list[list[float]] | None
     """For each batch each source's share of it. None: they never change."""
+
+    mix: Mapping[str, Any]
+    """What it follows from, as a checkpoint holds it: see `multiors.mixing.comparing`."""
 
 
 def lay_out(
@@ -76,7 +80,8 @@ def lay_out(
         seed=seed,
         shares_by_batch=changing,
     )
+    mix = describe_mix(shares, num_tasks, prompts_per_batch=prompts_per_batch, seed=seed, scheduled=rules.scheduled)
     if changing is None:
-        return Layout(schedule, constant, None)
+        return Layout(schedule, constant, None, mix)
     means = [fsum(batch[index] for batch in changing) / len(changing) for index in range(len(tasks))]
-    return Layout(schedule, means, changing)
+    return Layout(schedule, means, changing, mix)

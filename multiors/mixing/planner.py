@@ -218,7 +218,7 @@ class BatchPlanner:
         Returns:
             A sentence on each thing that changed.
         """
-        changes = compare_mixes(state, self.state())
+        changes = compare_mixes(state, self.state(), follows_weights=self._rules.scheduled is None)
         is_in_step = batch == state["next_batch"] or batch in [planned[0] for planned in state["planned"]]
         is_same = not changes and is_in_step
         if is_same:

@@ -87,7 +87,12 @@ class MixRules:
     @property
     def scheduled(self) -> dict[str, Any] | None:
         """The curriculum that is laid out before the run, by name and settings. None: there is none."""
-        if self.curriculum is None or self.curriculum.reacts:
+        return None if self.curriculum is None or self.curriculum.reacts else self.followed
+
+    @property
+    def followed(self) -> dict[str, Any] | None:
+        """The curriculum between sources, by name and settings. None: shares follow the weights."""
+        if self.curriculum is None:
             return None
         return {"curriculum": self.curriculum.name, "settings": read_settings(self.curriculum)}
 

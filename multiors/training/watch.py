@@ -14,7 +14,17 @@ from operator import attrgetter
 from typing import Any
 
 from multiors.errors import ConfigError, MultiORSError, RoutingError, SourceError
-from multiors.mixing import BatchPlanner, BreakerEvent, Plan, PlannedBatch, SlotObservation, compare_mixes
+from multiors.mixing import (
+    BatchPlanner,
+    BreakerEvent,
+    Layout,
+    MixRules,
+    PlannedBatch,
+    SlotObservation,
+    compare_curricula,
+    compare_mixes,
+    digest_shares,
+)
 from multiors.records import RolloutRecord
 from multiors.rewards import RunSummary, SourceSummary, add_summaries, gradient_values, summarize_source
 from multiors.training.limits import FailureLimits, ScoredRollout
@@ -26,7 +36,6 @@ __all__ = ["RunWatch"]
 logger = logging.getLogger("multiors.training")
 
 _STATE_KEY = "multiors"
-_MIX = ("sources", "prompts_per_batch", "seed")
 
 
 class RunWatch:
@@ -43,6 +52,12 @@ class RunWatch:
 
         self._names = tuple(names)
         self._mix: Mapping[str, Any] = {}
+        self._digests: Sequence[str] = ()
+        """Of the scheduled shares of the run's first batches, by their number. Empty: no schedule was laid out."""
+
+        self._count_batches: Callable[[int], int] = lambda step: 0
+        """The batches that are drawn before a step."""
+
         self._find_shares: Callable[[int], Sequence[float]] = lambda slot: ()
         """The scheduled shares of the batch that a slot is in. Nothing before a run was begun."""
 
@@ -57,35 +72,30 @@ class RunWatch:
 
     # A run
 
-    def begin(
-        self,
-        state: Any,
-        shape: BatchShape,
-        plan: Plan,
-        shares_by_batch: Sequence[Sequence[float]] | None = None,
-        *,
-        scheduled: Mapping[str, Any] | None = None,
-    ) -> None:
+    def begin(self, state: Any, shape: BatchShape, layout: Layout, rules: MixRules) -> None:
         """A training run begins, perhaps from a checkpoint; what of the mix has changed since then is said.
 
         Args:
             state: The trainer's state.
             shape: Its batches.
-            plan: What the mix draws if nothing fails.
-            shares_by_batch: The shares that a schedule gives each batch. None: they never change.
-            scheduled: That schedule, by name and settings. None: there is none.
+            layout: What the mix draws while nothing decides otherwise.
+            rules: What may decide otherwise.
         """
-        shares = [source.share for source in plan.sources]
+        shares_by_batch = layout.shares_by_batch
         self._find_shares = lambda slot: (
-            shares if shares_by_batch is None else shares_by_batch[slot // shape.prompts_per_batch]
+            layout.shares if shares_by_batch is None else shares_by_batch[slot // shape.prompts_per_batch]
         )
-        self._mix = {name: value for name, value in plan.to_json().items() if name in _MIX} | {"scheduled": scheduled}
+        self._count_batches = lambda step: (
+            step * shape.gradient_accumulation_steps // shape.micro_batches_per_generation
+        )
+        self._digests = () if shares_by_batch is None else digest_shares(self._names, shares_by_batch)
+        self._mix = layout.mix
         self._limits.restart()
         self._summaries = dict.fromkeys(self._names, SourceSummary())
         self._is_reported = True
         saved = state.stateful_callbacks.get(_STATE_KEY, {}) if state.global_step else {}
         saved = {name: json.loads(text) for name, text in saved.items()}
-        said = self._restore(saved, state.global_step, shape)
+        said = self._restore(saved, state.global_step, rules)
 
         if said and is_first_process():
             logger.warning("resuming from a checkpoint of another mix: %s.", "; ".join(said))
@@ -95,6 +105,11 @@ class RunWatch:
     def save(self, state: Any) -> None:
         """Put into the trainer's state what a checkpoint must hold."""
         held = {"mix": self._mix} if self.planner is None else {"planner": self.planner.state()}
+
+        if self._digests:
+            num_batches = self._count_batches(state.global_step)
+            held["drawn"] = {"num_batches": num_batches, "digest": self._digests[num_batches]}
+
         entries: MutableMapping[str, Any] = state.stateful_callbacks
         # As text: a checkpoint's JSON has a line for every number.
         entries[_STATE_KEY] = {name: json.dumps(value) for name, value in held.items()}
@@ -184,9 +199,9 @@ class RunWatch:
 
     # Inside
 
-    def _restore(self, saved: Mapping[str, Any], global_step: int, shape: BatchShape) -> list[str]:
+    def _restore(self, saved: Mapping[str, Any], global_step: int, rules: MixRules) -> list[str]:
         """Go on from a checkpoint; sentences on what has changed."""
-        first = global_step * shape.gradient_accumulation_steps // shape.micro_batches_per_generation
+        first = self._count_batches(global_step)
 
         if self.planner is not None and "planner" in saved:
             return self.planner.restore(saved["planner"], batch=first)
@@ -194,17 +209,40 @@ class RunWatch:
         if self.planner is not None:
             self.planner.restart(first)
 
-        before = saved.get("mix") or saved.get("planner")
-        changes = [] if before is None else compare_mixes(before, self._mix)
+        changes = self._compare(saved, rules)
 
         if self.planner is not None and global_step:
-            changes.append("it holds no state of a circuit breaker or a curriculum, so these begin anew")
-        if self.planner is None and "planner" in saved:
-            changes.append("it was made with a circuit breaker or a curriculum, which is now off")
-        if self.planner is None and "mix" in saved:
-            changes += _compare_schedules(saved["mix"]["scheduled"], self._mix["scheduled"])
+            anew = "so it begins anew" if len(rules.reacting) == 1 else "so these begin anew"
+            changes.append(f"it holds no state of {' or '.join(rules.reacting)}, {anew}")
 
         return changes
+
+    def _compare(self, saved: Mapping[str, Any], rules: MixRules) -> list[str]:
+        """Sentences on what is not as it was in a checkpoint, where what it holds is no state to go on from."""
+        before = saved.get("mix") or saved.get("planner")
+
+        if before is None:
+            return []
+
+        scheduled, followed = before.get("scheduled"), before.get("scheduled") or before.get("curriculum")
+        is_scheduled = scheduled is not None or rules.scheduled is not None
+        changes = compare_mixes(before, self._mix, follows_weights=not is_scheduled)
+        others = compare_curricula(followed, rules.followed) if is_scheduled else []
+
+        if "planner" in saved:
+            beside = "a curriculum" if others or rules.scheduled is None else "a task curriculum"
+            changes.append(f"it was made with a circuit breaker or {beside}, which is now off")
+
+        return changes + others + self._compare_drawn(saved.get("drawn"), rules)
+
+    def _compare_drawn(self, drawn: Mapping[str, Any] | None, rules: MixRules) -> list[str]:
+        """Whether the schedule now gives other shares to batches that are drawn; its unit may be the run's length."""
+        if drawn is None or rules.curriculum is None or drawn["num_batches"] >= len(self._digests):
+            return []
+
+        is_same = drawn["digest"] == self._digests[drawn["num_batches"]]
+        what = f"{rules.curriculum.name} gives batches that are already drawn other shares than they had"
+        return [] if is_same else [what]
 
     def _put_together(self, records: Sequence[RolloutRecord]) -> list[ScoredRollout]:
         """The batch's rollouts over all processes, in slot order."""
@@ -244,16 +282,6 @@ class RunWatch:
         values = {f"env/{name}/owed_slots": [slots] for name, slots in planner.measure_debt().items()}
         found = planner.measure().items()
         return values | {f"env/{name}/curriculum/{metric}": [v] for name, own in found for metric, v in own.items()}
-
-
-def _compare_schedules(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> list[str]:
-    """Whether shares follow something else than before, even where those of the whole run are what they were."""
-    if before == now:
-        return []
-
-    names = ["their weights" if each is None else each["curriculum"] for each in (now, before)]
-    other = f"shares follow {names[0]}, and followed {names[1]}"
-    return [f"{names[0]} has other settings than before" if names[0] == names[1] else other]
 
 
 def _describe(event: BreakerEvent) -> str:
