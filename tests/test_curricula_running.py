@@ -162,6 +162,65 @@ def test_another_curriculum_begins_anew_and_says_so() -> None:
     assert pytest.approx(even(NAMES)) == resumed.shares(even(NAMES), 1)
 
 
+def learn(curriculum: Curriculum) -> CurriculumRun:
+    """A run that has seen two batches."""
+    run = CurriculumRun(curriculum, sources_of(NAMES))
+    for _ in range(2):
+        run.update(seen_in(BATCH))
+    return run
+
+
+ANEW = "the curriculum ScoreBandit has other settings, with which it begins anew"
+GOES_ON = "the curriculum ScoreBandit has other settings, and goes on with what it knows"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (ScoreBandit(), ScoreBandit("variance"), ANEW),
+        (ScoreBandit(), ScoreBandit(window_rollouts=8), ANEW),
+        (ScoreBandit(window_rollouts=8), ScoreBandit(), GOES_ON),
+        (ScoreBandit(), ScoreBandit(highest=2.0), GOES_ON),
+    ],
+    ids=["another score", "a window", "no window", "another box"],
+)
+def test_a_bandit_with_another_score_begins_anew_and_says_so(before: ScoreBandit, now: ScoreBandit, said: str) -> None:
+    """Alone and among others, which go on."""
+    alone, behind = CurriculumRun(now, sources_of(NAMES)), CurriculumRun(chain([Gates(), now]), sources_of(NAMES))
+    fresh, known = alone.state()["sources"], learn(before).state()["sources"]
+    gates = learn(Gates()).state()["sources"]
+
+    assert [said] == alone.restore(learn(before).state())
+    assert [said] == behind.restore(learn(chain([Gates(), before])).state())
+    expected = fresh if said == ANEW else known
+    assert expected == alone.state()["sources"]
+    assert {name: [gates[name], expected[name]] for name in NAMES} == behind.state()["sources"]
+
+
+def test_what_is_forgotten_of_a_source_begins_anew() -> None:
+    """The other sources keep what is known of them."""
+    run = CurriculumRun(Counting(), sources_of(NAMES))
+
+    assert [] == run.restore(
+        learn(Counting()).state() | {"sources": {"source-0": 2, "source-1": 2}}, forgotten=NAMES[:1]
+    )
+    assert {"source-0": 0, "source-1": 2} == run.state()["sources"]
+
+
+def test_settings_that_are_not_known_are_not_compared() -> None:
+    """Those of a class that is no dataclass, alone or among others."""
+
+    class Bare(LearningProgress):
+        """With an attribute that JSON does not know."""
+
+    curricula = chain([Bare(fast=0.5), Gates()])
+    state = learn(curricula).state() | {"settings": None}
+    run = CurriculumRun(curricula, sources_of(NAMES))
+
+    assert [] == run.restore(state)
+    assert state["sources"] == run.state()["sources"]
+
+
 def test_a_run_can_begin_again() -> None:
     """After a restart nothing is known."""
     run = CurriculumRun(Counting(), sources_of(NAMES))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from multiors.mixing.curricula import (
 )
 from multiors.mixing.observed import SlotObservation
 from multiors.mixing.quota import apportion_some
+from multiors.mixing.settings import read_settings
 
 SIZE, GENERATIONS, LAG = 8, 4, 2
 NAMES = ["a", "b", "c"]
@@ -55,14 +57,14 @@ each_rule = pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 def tasks_of(name: str) -> SourceTasks:
     """Twelve tasks on three levels, in turn."""
     specs = [json.dumps({"level": position % LEVELS}) for position in range(12)]
-    return SourceTasks(name, 12, (0.0, 1.0), specs)
+    return SourceTasks(name, 12, (0.0, 1.0), specs, digest=("twelve", "by level"))
 
 
-def planner_of(rules: MixRules, shares: Mapping[str, float] = SHARES) -> BatchPlanner:
-    """A planner that has planned nothing."""
+def planner_of(rules: MixRules, shares: Mapping[str, float] = SHARES, **others: SourceTasks) -> BatchPlanner:
+    """A planner that has planned nothing; some sources may be others than usual."""
     return BatchPlanner(
         shares,
-        [tasks_of(name) for name in shares],
+        [others.get(name, tasks_of(name)) for name in shares],
         prompts_per_batch=SIZE,
         seed=0,
         lag=LAG,
@@ -285,6 +287,147 @@ def test_other_shares_are_said_on_resume() -> None:
         "source 'b' has a share of 50.00%, and had 25.00%",
     ]
     assert SIZE == len(changed.plan(8).source_index)
+
+
+def test_other_shares_are_said_on_resume_also_where_sources_came_and_went() -> None:
+    """Among the sources that stayed; what they have because another one came or went is no change of weights."""
+    state = play(RULES["progress"], 8)[1].state()
+
+    same = planner_of(RULES["progress"], {"a": 0.25, "b": 0.125, "d": 0.625}).restore(state, batch=8)
+    other = planner_of(RULES["progress"], {"a": 0.25, "b": 0.25, "d": 0.5}).restore(state, batch=8)
+
+    came_and_went = ["source 'c' is no longer in the mix", "source 'd' is new and begins with its first tasks"]
+    assert came_and_went == same
+    assert other == [
+        *came_and_went,
+        "source 'a' has a share of 50.00% among those that stayed, and had 66.67%",
+        "source 'b' has a share of 50.00% among those that stayed, and had 33.33%",
+    ]
+
+
+KNOWING = MixRules(CircuitBreaker(), LearningProgress(), {"a": Ladder(field="level", min_groups=2), "b": Pools()})
+
+
+def resume_knowing(
+    rules: MixRules, others: Mapping[str, SourceTasks], *, lacks: str | None = None
+) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+    """What is said on resume with other sources, the state before, and the one after; the checkpoint lacks a field."""
+    state = json.loads(json.dumps(play(KNOWING, 12, lambda *_: 1.0)[1].state()))
+    for source in state["sources"]:
+        source.pop(lacks, None)
+    changed = planner_of(rules, SHARES, **others)
+    told = changed.restore(state, batch=12)
+    after = changed.state()
+    assert SIZE == len(changed.plan(12).source_index)
+    return told, state, after
+
+
+@pytest.mark.parametrize(
+    ("reward_range", "declared"), [((0.0, 10.0), "the range from 0 to 10"), (None, "no range")], ids=["wider", "none"]
+)
+def test_a_source_with_another_range_of_rewards_begins_anew(
+    reward_range: tuple[float, float] | None, declared: str
+) -> None:
+    """Its rewards of before were fractions of another range, or another reward: between sources it is as if new."""
+    rules = MixRules(None, LearningProgress(), {"b": Pools()})
+    told, before, after = resume_knowing(rules, {"c": replace(tasks_of("c"), reward_range=reward_range)})
+
+    assert told[0] == (
+        f"source 'c' declares {declared} for its rewards, and declared the range from 0 to 1, so what curricula knew "
+        f"of it is forgotten"
+    )
+    known, kept = (state["curriculum"]["sources"] for state in (before, after))
+    assert {"fast": None, "slow": None, "range": None} == kept["c"] != known["c"]
+    assert known["a"] == kept["a"]
+
+
+def test_thresholds_of_another_range_begin_anew() -> None:
+    """What a ladder has reached, and what pools hold, was measured by the range of before."""
+    wide = {name: replace(tasks_of(name), reward_range=(0.0, 10.0)) for name in "ab"}
+    told, before, after = resume_knowing(KNOWING, wide)
+
+    assert 2 == len(told)
+    assert 2 == before["sources"][0]["tasks"]["state"]["level"]
+    assert 0 == after["sources"][0]["tasks"]["state"]["level"]
+    assert before["sources"][1]["tasks"]["state"]["queues"] != [[]] * 4
+    assert [[]] * 4 == after["sources"][1]["tasks"]["state"]["queues"]
+
+
+def test_ranges_of_rewards_that_nobody_remembers_are_not_compared() -> None:
+    """Nor those of a checkpoint that does not hold them."""
+    wide = replace(tasks_of("c"), reward_range=(0.0, 10.0))
+    state = play(MixRules(CircuitBreaker()), 8)[1].state()
+
+    assert [] == planner_of(MixRules(CircuitBreaker()), c=wide).restore(state, batch=8)
+    assert [] == resume_knowing(KNOWING, {"c": wide}, lacks="reward_range")[0]
+
+
+def test_other_tasks_of_the_same_number_are_said() -> None:
+    """Pools begin anew, because they know tasks by position; a ladder keeps its level, and a walk goes on."""
+    found = {name: replace(tasks_of(name), digest=("twelve", "others")) for name in NAMES}
+    told, before, after = resume_knowing(KNOWING, found)
+
+    assert told == [
+        *(f"source {name!r} has as many tasks as before, and others" for name in NAMES),
+        "the task curriculum of source 'b' begins anew among its other tasks",
+    ]
+    assert before["sources"][0]["tasks"]["state"]["level"] == after["sources"][0]["tasks"]["state"]["level"] == 2
+    assert [[]] * 4 == after["sources"][1]["tasks"]["state"]["queues"]
+    assert before["sources"][2]["draws"] <= after["sources"][2]["draws"]
+
+
+@pytest.mark.parametrize("digest", [None, ("twelve", None)], ids=["nothing", "only their number"])
+def test_tasks_of_which_nothing_is_known_are_not_compared(digest: tuple[str, None] | None) -> None:
+    """Nor those of a checkpoint that says nothing of them."""
+    assert [] == resume_knowing(KNOWING, {"c": replace(tasks_of("c"), digest=digest)})[0]
+    assert [] == resume_knowing(KNOWING, {}, lacks="task_digest")[0]
+
+
+def test_other_indices_are_other_tasks() -> None:
+    """Also where specifications were not fetched."""
+    told = resume_knowing(KNOWING, {"c": replace(tasks_of("c"), digest=("others", None))})[0]
+
+    assert ["source 'c' has as many tasks as before, and others"] == told
+
+
+@pytest.mark.parametrize(
+    ("ladder", "level"),
+    [
+        (Ladder(field="level", min_groups=2, up=0.8), 2),
+        (Ladder(field="other", min_groups=2), 0),
+        (Ladder(field="level", min_groups=2, highest_first=True), 0),
+        (Ladder(field="level", min_groups=2, num_levels=3), 0),
+        (Ladder(field="level", min_groups=2, order=(0, 1, 2)), 0),
+    ],
+    ids=["threshold", "field", "direction", "number", "order"],
+)
+def test_a_ladder_of_other_levels_begins_anew(ladder: Ladder, level: int) -> None:
+    """The number of its level would mean another difficulty; other thresholds leave it what it is."""
+    specs = [json.dumps({"level": position % LEVELS, "other": position // 4}) for position in range(12)]
+    rules = replace(KNOWING, task_curricula={"a": ladder, "b": Pools()})
+    told, _, after = resume_knowing(rules, {"a": replace(tasks_of("a"), specs=specs)})
+
+    what = "and goes on with what it knows" if level else "with which it begins anew"
+    assert [f"the task curriculum of source 'a' has other settings, {what}"] == told
+    assert level == after["sources"][0]["tasks"]["state"]["level"]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "goes_on"),
+    [
+        (("easy", "medium"), ("easy", "medium", "hard"), True),
+        (("easy", "medium"), ("medium", "easy"), False),
+        (("easy", "medium"), None, False),
+    ],
+)
+def test_harder_levels_may_come_to_a_ladder(
+    before: tuple[str, ...], now: tuple[str, ...] | None, goes_on: bool
+) -> None:
+    """Those that it had keep their numbers."""
+    settings = read_settings(Ladder(field="level", order=before))
+
+    assert goes_on == Ladder(field="level", order=now).can_continue(settings, has_other_tasks=False)
+    assert Ladder(field="level", order=now).can_continue(None, has_other_tasks=False)
 
 
 @given(

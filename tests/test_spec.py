@@ -341,6 +341,28 @@ def test_any_object_with_the_three_slots_is_a_source(echo_server: ServerHandle) 
     assert {"theirs": [1.0, None], "ours": [None, None]} == rewards
 
 
+def test_what_is_known_of_a_sources_tasks_says_whether_they_are_others(echo_server: ServerHandle) -> None:
+    """Which they are and what they say; of a spec taken by its slots, and without specifications, which they are."""
+    from datasets import Dataset
+
+    def known(source: Any) -> Any:
+        return MultiOpenRewardSpec({"a": source})._lay_out().mix["sources"][0]["task_digest"]
+
+    def theirs(indices: list[int]) -> SimpleNamespace:
+        dataset = Dataset.from_dict(
+            {"prompt": [""] * 2, "task_index": indices, "note": [object.__repr__(object())] * 2}
+        )
+        return SimpleNamespace(train_dataset=dataset, environment_factory=object, reward_funcs=[])
+
+    two, again, others = (known(ORSSource(echo_server.url, indices=each)) for each in ([0, 1], [0, 1], [0, 2]))
+    bare = known(ORSSource(echo_server.url, num_tasks=2, include_metadata=False))
+
+    assert two == again
+    assert [True, True] == [first != second for first, second in zip(two, others, strict=True)]
+    assert [two[0], None] == bare == known(theirs([0, 1]))
+    assert [others[0], None] == known(theirs([0, 2]))
+
+
 @pytest.mark.parametrize("spec", ["http://127.0.0.1:1", 3, SimpleNamespace(train_dataset=1, reward_funcs=2), None])
 def test_objects_without_the_slots_are_refused(spec: Any) -> None:
     """What is neither a source nor a spec is an error that names what is missing."""

@@ -7,6 +7,7 @@ import json
 import pickle
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -85,13 +86,14 @@ def layout_of(
     num_batches: int = 4,
     rules: MixRules = NO_RULES,
     weight: float = 1.0,
+    digest: str = "these",
     **num_tasks: int,
 ) -> Layout:
     """What a mix of these sources draws, of which the first one has a weight and the others have 1."""
     total = weight + len(num_tasks) - 1
     return lay_out_mix(
         {name: (1.0 if index else weight) / total for index, name in enumerate(num_tasks)},
-        tasks_of(num_tasks),
+        [replace(source, digest=(digest,)) for source in tasks_of(num_tasks)],
         rules,
         run_slots=num_batches * size,
         num_slots=None,
@@ -288,6 +290,10 @@ def test_without_a_watch_nobody_is_told() -> None:
         (layout_of(a=3, b=5), None),
         (layout_of(a=3, c=5), "source 'b' is no longer in the mix; source 'c' is new and begins with its first tasks"),
         (layout_of(a=3, b=6), "source 'b' has 6 tasks, and had 5"),
+        (
+            layout_of(a=3, b=5, digest="others"),
+            "source 'a' has as many tasks as before, and others; source 'b' has as many tasks as before, and others",
+        ),
         (layout_of(b=5, a=3), "the sources stand in another order"),
         (layout_of(a=3, b=5, size=8), "prompts_per_batch is 8, and was 4"),
         (layout_of(a=3, b=5, seed=1), "seed is 1, and was 0"),

@@ -80,7 +80,7 @@ def lay_out(
         seed=seed,
         shares_by_batch=changing,
     )
-    mix = describe_mix(shares, num_tasks, prompts_per_batch=prompts_per_batch, seed=seed, scheduled=rules.scheduled)
+    mix = describe_mix(shares, tasks, prompts_per_batch=prompts_per_batch, seed=seed, scheduled=rules.scheduled)
     if changing is None:
         return Layout(schedule, constant, None, mix)
     means = [fsum(batch[index] for batch in changing) / len(changing) for index in range(len(tasks))]

@@ -30,11 +30,18 @@ import numpy.typing as npt
 
 from multiors.errors import RoutingError
 from multiors.mixing.breaker import BreakerState, SourceBreakers
-from multiors.mixing.comparing import compare_mixes
-from multiors.mixing.curricula import SourceTasks, TaskObservation, group_by_source, read_settings
+from multiors.mixing.comparing import (
+    compare_mixes,
+    compare_task_curricula,
+    describe_source,
+    find_other_ranges,
+    find_other_tasks,
+)
+from multiors.mixing.curricula import SourceTasks, TaskObservation, group_by_source
 from multiors.mixing.observed import SlotObservation
 from multiors.mixing.quota import SHARE_UNITS, apportion_some
 from multiors.mixing.rules import MixRules
+from multiors.mixing.settings import read_settings
 from multiors.mixing.shuffle import check_seed
 from multiors.mixing.walk import TaskWalk, shuffle_batches
 
@@ -89,6 +96,7 @@ class BatchPlanner:
         """What each source declares, in the order of the mix."""
 
         self._rules = rules
+        self._sources = tuple(sources)
         self._shares = tuple(shares.values())
         self._num_tasks = tuple(source.num_tasks for source in sources)
         self._seed = seed
@@ -179,15 +187,14 @@ class BatchPlanner:
         return {
             "sources": [
                 {
-                    "name": name,
-                    "num_tasks": self._num_tasks[index],
-                    "share": self._shares[index],
+                    **describe_source(source, share=self._shares[index]),
+                    "reward_range": None if source.reward_range is None else list(source.reward_range),
                     "draws": self._draws[index],
                     "residual": float(self._residual[index]),
                     "breaker": self.breakers.states[index].to_json(),
                     "tasks": self._save_tasks(index),
                 }
-                for index, name in enumerate(self.names)
+                for index, source in enumerate(self._sources)
             ],
             "curriculum": None if self._curriculum is None else self._curriculum.state(),
             "prompts_per_batch": self.prompts_per_batch,
@@ -218,7 +225,11 @@ class BatchPlanner:
         Returns:
             A sentence on each thing that changed.
         """
-        changes = compare_mixes(state, self.state(), follows_weights=self._rules.scheduled is None)
+        now = self.state()
+        ranges = {
+            name: said for name, said in find_other_ranges(state, now).items() if self._rules.follows_rewards(name)
+        }
+        changes = compare_mixes(state, now, follows_weights=self._rules.scheduled is None) + list(ranges.values())
         is_in_step = batch == state["next_batch"] or batch in [planned[0] for planned in state["planned"]]
         is_same = not changes and is_in_step
         if is_same:
@@ -226,7 +237,8 @@ class BatchPlanner:
         else:
             self._restore_parts(state, batch, keeps_quota=state["prompts_per_batch"] == self.prompts_per_batch)
             changes = changes or [f"the run goes on at batch {batch}, the checkpoint's was {state['next_batch']}"]
-        return [*changes, *self._restore_curricula(state, in_step=is_same)]
+        others = find_other_tasks(state, now)
+        return [*changes, *self._restore_curricula(state, in_step=is_same, forgotten=list(ranges), others=others)]
 
     def _restore_all(self, state: Mapping[str, Any]) -> None:
         self.restart()
@@ -275,29 +287,36 @@ class BatchPlanner:
         settings = read_settings(self._rules.task_curricula[self.names[index]])
         return {"draws": type(draws).__name__, "settings": settings, "state": draws.state()}
 
-    def _restore_curricula(self, state: Mapping[str, Any], *, in_step: bool) -> list[str]:
-        """What the curricula know, as far as they are the same; sentences on those that are not."""
+    def _restore_curricula(
+        self, state: Mapping[str, Any], *, in_step: bool, forgotten: Sequence[str], others: Sequence[str]
+    ) -> list[str]:
+        """What the curricula know, as far as they are the same; sentences on those that are not.
+
+        Args:
+            state: Of the earlier planner.
+            in_step: Whether what it had planned and not observed is still to come.
+            forgotten: Sources of which nothing is kept.
+            others: Sources with other tasks than before.
+        """
         changes = []
         if self._curriculum is not None and state["curriculum"] is not None:
-            changes += self._curriculum.restore(state["curriculum"])
+            changes += self._curriculum.restore(state["curriculum"], forgotten=forgotten)
         elif self._curriculum is not None:
             changes.append("the checkpoint was made without a curriculum, so it knows nothing yet")
         elif state["curriculum"] is not None:
             changes.append(f"the checkpoint was made with the curriculum {state['curriculum']['curriculum']}, now off")
         before = {source["name"]: source["tasks"] for source in state["sources"]}
         for index, name in enumerate(self.names):
-            draws, saved, now = self._task_draws.get(index), before.get(name), self._save_tasks(index)
-            if draws is not None and saved is not None and now is not None and saved["draws"] == now["draws"]:
-                draws.restore(saved["state"], in_step=in_step)
-                if saved["settings"] != now["settings"]:
-                    changes.append(
-                        f"the task curriculum of source {name!r} has other settings, and goes on with what it knows"
-                    )
-            elif name in before and (draws is not None or saved is not None):
+            saved, now = before.get(name), self._save_tasks(index)
+            if name not in before or (saved is None and now is None):
+                continue
+            rule = self._rules.task_curricula.get(name)
+            change, goes_on = compare_task_curricula(name, saved, now, rule, has_other_tasks=name in others)
+            if saved is not None and goes_on and name not in forgotten:
+                self._task_draws[index].restore(saved["state"], in_step=in_step)
+            else:
                 self._draws[index] = 0
-                changes.append(
-                    f"source {name!r} has another task curriculum than before, so it begins anew in its tasks"
-                )
+            changes += change
         return changes
 
     # Planning

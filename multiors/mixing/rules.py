@@ -18,8 +18,8 @@ from multiors.mixing.curricula import (
     SourceTasks,
     TaskCurriculum,
     TaskDraws,
-    read_settings,
 )
+from multiors.mixing.settings import read_settings
 
 __all__ = ["MixRules"]
 
@@ -77,6 +77,10 @@ class MixRules:
     def learning(self) -> list[str]:
         """The curricula that follow what is observed, by their names."""
         return self.names[1:] if self.scheduled is not None else self.names
+
+    def follows_rewards(self, name: str) -> bool:
+        """Whether a curriculum remembers the rewards of a source."""
+        return (self.curriculum is not None and self.curriculum.reacts) or name in self.task_curricula
 
     @property
     def names(self) -> list[str]:

@@ -1,17 +1,20 @@
-"""What the settings of mixes and curricula have in common: which numbers are allowed, and what a wrong one is told.
+"""What the settings of mixes and curricula have in common: which numbers are allowed, what a wrong one is told, and how
+a checkpoint holds them.
 
 Knows no setting.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import asdict, is_dataclass
 from numbers import Real
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from multiors.errors import ConfigError
 
-__all__ = ["check_count", "check_number", "is_number", "require_range"]
+__all__ = ["check_count", "check_number", "is_number", "read_settings", "require_range"]
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -69,3 +72,13 @@ def require_range(owner: str, source: str, reward_range: tuple[float, float] | N
             f"say how low and how high they can be. Declare it: reward=SourceReward(range=(0, 1)) for example."
         )
     return reward_range
+
+
+def read_settings(settings: object) -> Any:
+    """A curriculum's settings as JSON-ready values. None: it has none, or others."""
+    if not is_dataclass(settings) or isinstance(settings, type):
+        return None
+    try:
+        return json.loads(json.dumps(asdict(settings)))
+    except (TypeError, ValueError):
+        return None

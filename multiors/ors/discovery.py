@@ -7,8 +7,9 @@ them may become a column, a type or a name. Knows no weights and no rollouts.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -63,6 +64,18 @@ class TaskList:
     avg_rewards: Sequence[float | None] | None = None
     """What the rollouts of each task that the platform knows earned on average; None for a task without any. None: that
     was not asked for."""
+
+    def digest(self) -> tuple[str, str | None]:
+        """Of the indices, and of the specifications. None: only the number of tasks was asked for."""
+        specs = None if self.specs is None else _digest(self.specs)
+        return _digest(map(str, self.indices)), specs
+
+
+def _digest(texts: Iterable[str]) -> str:
+    found = hashlib.sha256()
+    for text in texts:
+        found.update(b"%d:%s" % (len(text), text.encode("utf-8", "surrogatepass")))
+    return found.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,6 +269,11 @@ class ORSSource:
         """The tasks, fetched at first use."""
         return self._cached("tasks", lambda: get_runtime().run(self.fetch_tasks))
 
+    @property
+    def task_digest(self) -> tuple[str, str | None]:
+        """A digest of the tasks' indices, and one of their specifications. None: these were not fetched."""
+        return self._cached("task_digest", self.task_list.digest)
+
     def find_task(self, task_index: int) -> str | None:
         """The JSON text of the task at an index, if task specifications were fetched and it is among them."""
         tasks = self._cache.get("tasks")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from multiors.errors import ConfigError
@@ -152,11 +153,13 @@ def make_rows(name: str, source: ORSSource | SlotSource) -> SourceRows:
 
 def describe_tasks(name: str, source: ORSSource | SlotSource, reward: SourceReward) -> SourceTasks:
     """What a curriculum may know of a source; of its tasks only their number, where it does not choose among them."""
+    known = SourceTasks(name, count_tasks(source), reward.outcome_range, digest=source.task_digest)
+
     if source.task_curriculum is None:
-        return SourceTasks(name, count_tasks(source), reward.outcome_range)
+        return known
 
     rows = make_rows(name, source)
-    return SourceTasks(name, len(rows.task_indices), reward.outcome_range, rows.tasks, rows.avg_rewards)
+    return replace(known, specs=rows.tasks, avg_rewards=rows.avg_rewards)
 
 
 def make_rules(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from multiors.errors import SourceError
+from multiors.ors.discovery import TaskList
 from multiors.records import Episode, UnscoredReason
 from multiors.rewards import Outcome, SourceReward
 from multiors.training.readers import Reading
@@ -60,6 +61,11 @@ class SlotSource:
             )
 
         return list(dataset["task_index"])
+
+    @property
+    def task_digest(self) -> tuple[str, str | None]:
+        """A digest of the tasks' indices. None: what else rows hold may differ each time they are made."""
+        return TaskList(self.task_indices, None).digest()
 
     @property
     def tasks(self) -> list[str]:

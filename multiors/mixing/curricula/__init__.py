@@ -13,7 +13,7 @@ from multiors.mixing.curricula.ladder import Ladder
 from multiors.mixing.curricula.observing import SourceObservation, TaskObservation, group_by_source
 from multiors.mixing.curricula.pools import Pools
 from multiors.mixing.curricula.progress import LearningProgress
-from multiors.mixing.curricula.running import CurriculumRun, read_settings
+from multiors.mixing.curricula.running import CurriculumRun
 from multiors.mixing.curricula.schedules import ScheduleUnit, ShareSchedule
 from multiors.mixing.curricula.tasks import SourceTasks, TaskCurriculum, TaskDraws
 from multiors.mixing.curricula.worst import WorstSource
@@ -40,5 +40,4 @@ __all__ = [
     "chain",
     "fit_box",
     "group_by_source",
-    "read_settings",
 ]

@@ -87,7 +87,7 @@ class ScoreBandit(Curriculum):
 
     def begin(self, sources: Sequence[MixSource]) -> States:
         """Nothing was seen."""
-        fresh: dict[str, Any] = {"score": self.score, "mean": None, "num_rollouts": 0, "range": None, "window": []}
+        fresh: dict[str, Any] = {"mean": None, "num_rollouts": 0, "range": None, "window": []}
         return {source.name: dict(fresh) for source in sources}
 
     def update(self, states: States, seen: Mapping[str, SourceObservation]) -> States:
@@ -110,6 +110,11 @@ class ScoreBandit(Curriculum):
             }
         return fit_box(preferences, reference, lowest=self.lowest, highest=self.highest)
 
+    def can_continue(self, settings: Any) -> bool:
+        """A mean of the other score is none of this one, and a running mean has no window."""
+        begins_window = settings["window_rollouts"] is None and self.window_rollouts is not None
+        return bool(settings["score"] == self.score) and not begins_window
+
     def measure(self, states: States) -> dict[str, dict[str, float]]:
         """The score of each source that has one."""
         scores = self._find_scores(states)
@@ -118,8 +123,6 @@ class ScoreBandit(Curriculum):
     def _follow(self, state: Any, seen: SourceObservation | None) -> Any:
         if seen is None:
             return state
-        if state["score"] != self.score:  # a run was resumed with the other
-            state = {**state, "score": self.score, "mean": None, "window": []}
         known_range = widen_range(state["range"], seen)
         if self.score == "abs_advantage":
             value = seen.abs_advantage
@@ -136,15 +139,14 @@ class ScoreBandit(Curriculum):
             rate = _RATE[self.score] if self.rate is None else self.rate
             mean = (1 - rate) * state["mean"] + rate * value
         num_rollouts = state["num_rollouts"] + seen.num_scored
-        known = {"score": self.score, "range": known_range}
-        return {**known, "mean": mean, "num_rollouts": num_rollouts, "window": window}
+        return {"mean": mean, "num_rollouts": num_rollouts, "range": known_range, "window": window}
 
     def _find_scores(self, states: States) -> dict[str, float | None]:
         """The mean of each source, and its bonus. None: it was not scored yet."""
         total = sum(state["num_rollouts"] for state in states.values())
         return {
             name: None
-            if state["mean"] is None or state["score"] != self.score
+            if state["mean"] is None
             else state["mean"] + self.exploration * math.sqrt(2 * math.log(total + 1) / (state["num_rollouts"] + 1))
             for name, state in states.items()
         }

@@ -83,6 +83,14 @@ class Curriculum(ABC):
             Shares that sum to 1.
         """
 
+    def can_continue(self, settings: Any) -> bool:
+        """Whether states that were learned with other settings mean something with these, on resume.
+
+        Args:
+            settings: Those before, as JSON-ready values.
+        """
+        return True
+
     def measure(self, states: States) -> dict[str, dict[str, float]]:
         """Numbers to be logged, by source and metric."""
         return {}

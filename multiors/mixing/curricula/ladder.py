@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from multiors.errors import ConfigError
 from multiors.mixing.curricula.levels import Level, find_levels, read_field
 from multiors.mixing.curricula.observing import RewardRange, TaskObservation, relative_mean
 from multiors.mixing.curricula.tasks import SourceTasks, TaskCurriculum, TaskDraws, spread, stream_of
-from multiors.mixing.settings import check_count, check_number, require_range
+from multiors.mixing.settings import check_count, check_number, read_settings, require_range
 from multiors.mixing.walk import TaskWalk
 
 __all__ = ["Ladder", "LadderDraws"]
@@ -102,6 +103,15 @@ class Ladder(TaskCurriculum):
             seed=seed,
             source=source,
         )
+
+    def can_continue(self, settings: Any, *, has_other_tasks: bool) -> bool:
+        """A level means the same where levels are found as they were; harder ones may have come to an order."""
+        if settings is None:
+            return True
+        now = read_settings(self)
+        orders = settings["order"] or (), now["order"] or ()
+        are_equal = [settings[name] == now[name] for name in ("field", "num_levels", "highest_first")]
+        return all(are_equal) and bool(orders[0]) == bool(orders[1]) and all(map(eq, *orders))
 
     def find_levels(self, tasks: SourceTasks) -> list[Level | None]:
         """The level of each task. None: not known.

@@ -75,6 +75,10 @@ class Pools(TaskCurriculum):
             self, tasks.num_tasks, require_range("Pools", tasks.name, tasks.reward_range), seed=seed, source=source
         )
 
+    def can_continue(self, settings: Any, *, has_other_tasks: bool) -> bool:
+        """What was learned of a task says nothing of another one."""
+        return not has_other_tasks
+
 
 class PoolDraws(TaskDraws):
     """The draws of one source.

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from multiors.errors import ConfigError
-from multiors.mixing.curricula.curriculum import Curriculum, MixSource
+from multiors.mixing.curricula.curriculum import Chain, Curriculum, MixSource
 from multiors.mixing.curricula.observing import SourceObservation
-from multiors.mixing.settings import is_number
+from multiors.mixing.settings import is_number, read_settings
 
-__all__ = ["CurriculumRun", "read_settings"]
+__all__ = ["CurriculumRun"]
 
 _NOTHING = 1e-9  # A share below is none: the quota could not tell it from 0 in any run.
 _ROUNDING = 1e-6
@@ -119,8 +118,8 @@ class CurriculumRun:
             "sources": dict(self._states),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> list[str]:
-        """Go on from an earlier state; sources that it does not know begin anew.
+    def restore(self, state: Mapping[str, Any], *, forgotten: Collection[str] = ()) -> list[str]:
+        """Go on from an earlier state; sources that it does not know begin anew, and so do those that are forgotten.
 
         Returns:
             A sentence on each thing that changed, but for sources that came or went.
@@ -131,11 +130,26 @@ class CurriculumRun:
                 f"the curriculum is {self._curriculum.name}, and was {state['curriculum']}; what that one knew is "
                 f"forgotten"
             ]
-        known = state["sources"]
-        self._states = {name: known.get(name, fresh) for name, fresh in self._states.items()}
-        if state["settings"] != read_settings(self._curriculum):
-            return [f"the curriculum {self._curriculum.name} has other settings, and goes on with what it knows"]
-        return []
+        known = {name: own for name, own in state["sources"].items() if name not in forgotten}
+        if isinstance(self._curriculum, Chain):
+            return self._restore_chain(self._curriculum, known, state["settings"])
+        change, goes_on = _compare_settings(self._curriculum, state["settings"])
+        if goes_on:
+            self._states = {name: known.get(name, fresh) for name, fresh in self._states.items()}
+        return change
+
+    def _restore_chain(self, curriculum: Chain, known: Mapping[str, Any], settings: Any) -> list[str]:
+        """Each part goes on, or begins anew, by its own settings."""
+        before = [None] * len(curriculum.parts) if settings is None else settings["parts"]
+        found = [_compare_settings(part, each) for part, each in zip(curriculum.parts, before, strict=True)]
+        self._states = {
+            name: [
+                own if goes_on else new
+                for own, new, (_, goes_on) in zip(known.get(name, fresh), fresh, found, strict=True)
+            ]
+            for name, fresh in self._states.items()
+        }
+        return [sentence for change, _ in found for sentence in change]
 
     def _check_states(self, states: object, method: str, *, is_first: bool) -> dict[str, Any]:
         who = f"curriculum {self._curriculum.name}: {method}"
@@ -156,14 +170,13 @@ class CurriculumRun:
             )
 
 
-def read_settings(settings: object) -> Any:
-    """A curriculum's settings as JSON-ready values. None: it has none, or others."""
-    if not is_dataclass(settings) or isinstance(settings, type):
-        return None
-    try:
-        return json.loads(json.dumps(asdict(settings)))
-    except (TypeError, ValueError):
-        return None
+def _compare_settings(curriculum: Curriculum, before: Any) -> tuple[list[str], bool]:
+    """What is said of other settings, and whether what was learned with them is kept."""
+    if before is None or before == read_settings(curriculum):
+        return [], True
+    goes_on = curriculum.can_continue(before)
+    what = "and goes on with what it knows" if goes_on else "with which it begins anew"
+    return [f"the curriculum {curriculum.name} has other settings, {what}"], goes_on
 
 
 def _is_json(value: object) -> bool:

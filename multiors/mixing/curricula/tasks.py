@@ -41,6 +41,9 @@ class SourceTasks:
     avg_rewards: Sequence[float | None] | None = None
     """What others' rollouts of each task earned on average; None for a task without any. None: that was not asked."""
 
+    digest: Sequence[str | None] | None = None
+    """Texts that are equal where the tasks are; None for what is not known of them. None: nothing is."""
+
 
 class TaskDraws(ABC):
     """The draws of one source in one run."""
@@ -86,6 +89,15 @@ class TaskCurriculum(ABC):
         Raises:
             ConfigError: The settings do not fit these tasks.
         """
+
+    def can_continue(self, settings: Any, *, has_other_tasks: bool) -> bool:
+        """Whether draws that began otherwise can go on with these settings, on resume. False: they begin anew.
+
+        Args:
+            settings: Those before, as JSON-ready values. None: not known.
+            has_other_tasks: Whether the source has as many tasks as before, and others.
+        """
+        return True
 
 
 def spread(weights: Sequence[float], credit: list[float]) -> int:
