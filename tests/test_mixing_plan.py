@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from multiors.mixing import MixRules, Plan, build_schedule, make_plan
-from multiors.mixing.curricula import Ladder, LearningProgress
+from multiors.mixing.curricula import Gates, Ladder
 
 
 def plan_of(
@@ -79,12 +79,12 @@ def test_a_source_that_is_never_drawn_is_named() -> None:
 
 
 def test_a_plan_that_curricula_change_says_so() -> None:
-    """What it shows holds while nothing was observed."""
-    rules = MixRules(curriculum=LearningProgress(), task_curricula={"b": Ladder(field="level")})
+    """It is that of the mix without them: a gate is closed, and a ladder at its foot, from the first batch on."""
+    rules = MixRules(curriculum=Gates(after={"b": {"a": 0.5}}), task_curricula={"b": Ladder(field="level")})
 
     plan = plan_of([4, 4], [0.5, 0.5], num_slots=8, prompts_per_batch=8, changed_by=rules.learning)
 
-    remark = "this holds while nothing was observed; LearningProgress and Ladder in source 'b' will change it."
+    remark = "this is the mix without Gates and Ladder in source 'b', which will change it."
     assert [(None, remark)] == plan.remarks
 
 

@@ -70,7 +70,7 @@ class Plan:
     """Slots that were asked for. None: the strategy decided."""
 
     changed_by: tuple[str, ...] = ()
-    """The curricula that change the plan while the policy learns."""
+    """The curricula that follow what is observed: the plan is that of the mix without them."""
 
     share_points: tuple[SharePoint, ...] = ()
     """The shares at some batches of the run, in order. Empty: they are constant, or follow what is observed."""
@@ -99,7 +99,7 @@ class Plan:
 
         if self.changed_by:
             changes = " and ".join(self.changed_by)
-            remarks.append((None, f"this holds while nothing was observed; {changes} will change it."))
+            remarks.append((None, f"this is the mix without {changes}, which will change it."))
 
         for source in self.sources:
             if source.slots == 0:
@@ -134,7 +134,7 @@ def make_plan(
         seed: The schedule's seed.
         stopping_strategy: What decided the length.
         requested_slots: Slots that were asked for, before they were rounded to whole batches. None: none were.
-        changed_by: The curricula that change the plan while the policy learns.
+        changed_by: The curricula that follow what is observed, without which the schedule was built.
         shares_by_batch: For each batch the share of each source. None: they are constant, or not known.
     """
     num_batches = schedule.num_batches
