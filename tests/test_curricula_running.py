@@ -269,6 +269,20 @@ def test_a_chain_of_one_is_that_one() -> None:
     assert bandit is chain([bandit])
 
 
+@pytest.mark.parametrize("before", [LearningProgress(), Gates(), ShareSchedule.constant({"source-0": 1})])
+def test_nothing_stands_in_front_of_a_schedule(before: Curriculum) -> None:
+    """It would take no more of it than what is left out; behind it the same curricula act on its shares."""
+    schedule = ShareSchedule.constant({"source-0": 1, "source-1": 3})
+    message = (
+        rf"curriculum=\[{before.name}, ShareSchedule\]: ShareSchedule takes of the shares before it only which sources "
+        rf"are left out, so what {before.name} decides would be lost\. Let ShareSchedule stand first, and only once\."
+    )
+    with pytest.raises(ConfigError, match=message):
+        chain([before, schedule])
+    with pytest.raises(ConfigError, match=r"what ScoreBandit decides would be lost"):
+        chain([ScoreBandit(), chain([schedule, LearningProgress()])])
+
+
 @pytest.mark.parametrize(
     ("curricula", "message"),
     [

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from multiors.errors import ConfigError
@@ -47,6 +48,11 @@ class Curriculum(ABC):
     @property
     def reacts(self) -> bool:
         """Whether shares depend on what is observed. False: they are known before the run, and laid out then."""
+        return True
+
+    @property
+    def follows_reference(self) -> bool:
+        """Whether shares depend on those it is given. False: it only leaves out what is left out of these."""
         return True
 
     @abstractmethod
@@ -102,9 +108,22 @@ class Curriculum(ABC):
 
 @dataclass(frozen=True)
 class Chain(Curriculum):
-    """Curricula one behind the other, each with the shares of the one before as its reference."""
+    """Curricula one behind the other, each with the shares of the one before as its reference.
+
+    Raises:
+        ConfigError: What one of them decides would be lost in the next.
+    """
 
     parts: tuple[Curriculum, ...]
+
+    def __post_init__(self) -> None:
+        for before, part in pairwise(self.parts):
+            if not part.follows_reference:
+                raise ConfigError(
+                    f"curriculum=[{', '.join(each.name for each in self.parts)}]: {part.name} takes of the shares "
+                    f"before it only which sources are left out, so what {before.name} decides would be lost. Let "
+                    f"{part.name} stand first, and only once."
+                )
 
     @property
     def name(self) -> str:
@@ -115,6 +134,11 @@ class Chain(Curriculum):
     def reacts(self) -> bool:
         """Whether one of the parts does."""
         return any(part.reacts for part in self.parts)
+
+    @property
+    def follows_reference(self) -> bool:
+        """Whether the first part does."""
+        return self.parts[0].follows_reference
 
     def begin(self, sources: Sequence[MixSource]) -> States:
         """A list for each source: its state in each part."""
@@ -156,7 +180,7 @@ def chain(curricula: Curriculum | Sequence[Curriculum]) -> Curriculum:
     """One curriculum of one or several, in the order in which they act.
 
     Raises:
-        ConfigError: There is none, or one of them is no curriculum.
+        ConfigError: There is none, one of them is no curriculum, or what one decides would be lost in the next.
     """
     parts = tuple(curricula) if isinstance(curricula, list | tuple) else (curricula,)
     for part in parts:

@@ -94,6 +94,11 @@ class ShareSchedule(Curriculum):
         """Shares follow the batch number alone."""
         return False
 
+    @property
+    def follows_reference(self) -> bool:
+        """Shares are those that were written down."""
+        return False
+
     def find_shares(self, position: float) -> dict[str, float]:
         """The shares at a position."""
         before = [point for point in self.points if point[0] <= position]
