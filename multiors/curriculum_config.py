@@ -159,15 +159,16 @@ def as_curriculum(config: CurriculumConfig, find: Callable[[str], Callable[..., 
         find: Finds a class of the user's by 'module:Class'.
 
     Raises:
-        ConfigError: The user's class does not take these arguments.
+        ConfigError: The user's class does not take these arguments, or has raised something else.
     """
     if not isinstance(config, CustomCurriculum):
         return _MAKERS[config.name](**config.settings)
     make = find(config.name)
     try:
         return make(**config.settings)
-    except TypeError as error:
-        raise ConfigError(f"curriculum {config.name!r} cannot be made of {config.settings!r}: {error}.") from error
+    except Exception as error:  # a class of the user's may raise anything
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"curriculum {config.name!r} cannot be made of {config.settings!r}: {what}.") from error
 
 
 def as_curricula(configs: Sequence[CurriculumConfig], find: Callable[[str], Callable[..., Any]]) -> list[Any] | None:

@@ -81,6 +81,79 @@ def test_numbers_of_what_is_no_source_are_refused() -> None:
         run.measure()
 
 
+def fail(*_: Any, **__: Any) -> Any:
+    """What a user has overlooked."""
+    raise ZeroDivisionError("division by zero")
+
+
+def behind(curriculum: Curriculum) -> Curriculum:
+    """The same behind another one."""
+    return chain([LearningProgress(), curriculum])
+
+
+@pytest.mark.parametrize("given", ["text", None, [1.0], {"source-0": 1.0}, {"source-0": {"seen": "often"}}])
+@pytest.mark.parametrize("place", [lambda alone: alone, behind], ids=["alone", "behind another"])
+def test_what_is_measured_are_numbers(place: Any, given: object) -> None:
+    """Anything else is refused, by the name of the one that answered so."""
+
+    class Measuring(Counting):
+        def measure(self, states: Any) -> Any:
+            """Something else."""
+            return given
+
+    run = CurriculumRun(place(Measuring()), sources_of(NAMES))
+
+    with pytest.raises(ConfigError, match=r"curriculum Measuring: measure\(\) gave .*\. Return numbers by source and"):
+        run.measure()
+
+
+def test_truth_values_may_be_measured() -> None:
+    """They are logged as 0 and 1."""
+
+    class Measuring(Counting):
+        def measure(self, states: Any) -> Any:
+            """Whether a source was seen."""
+            return {name: {"seen": count > 0} for name, count in states.items()}
+
+    assert {"source-0": {"seen": 1.0}, "source-1": {"seen": 0.0}} == learn(Measuring()).measure()
+
+
+@pytest.mark.parametrize("given", ["one sentence", None, [1]])
+@pytest.mark.parametrize("place", [lambda alone: alone, behind], ids=["alone", "behind another"])
+def test_what_is_described_are_sentences(place: Any, given: object) -> None:
+    """A text would be told letter by letter."""
+
+    class Describing(Counting):
+        def describe_changes(self, before: Any, after: Any) -> Any:
+            """Something else."""
+            return given
+
+    with pytest.raises(ConfigError, match=r"curriculum Describing: describe_changes\(\) gave .*Return a list of sent"):
+        learn(place(Describing()))
+
+
+@pytest.mark.parametrize("place", [lambda alone: alone, behind], ids=["alone", "behind another"])
+def test_what_a_curriculum_raises_names_it(place: Any) -> None:
+    """Before training it is an error of the mix, in training it keeps its type; the batch stands beside the name."""
+    begun, updated, shared = (type("Mine", (Counting,), {name: fail})() for name in ("begin", "update", "shares"))
+
+    with pytest.raises(ConfigError, match=r"^curriculum Mine: begin\(\) raised ZeroDivisionError: division by zero\."):
+        CurriculumRun(place(begun), sources_of(NAMES))
+    run = CurriculumRun(place(updated), sources_of(NAMES))
+    with pytest.raises(ZeroDivisionError) as of_update:
+        run.update(seen_in(BATCH), batch=7)
+    with pytest.raises(ZeroDivisionError) as of_unknown:
+        run.update(seen_in(BATCH))
+    with pytest.raises(ZeroDivisionError) as of_shares:
+        CurriculumRun(place(shared), sources_of(NAMES)).shares(even(NAMES), 8)
+
+    name = place(updated).name
+    inside = ["curriculum Mine"] if "+" in name else []
+    assert [*inside, f"curriculum {name}, update() after batch 7"] == of_update.value.__notes__
+    assert [*inside, f"curriculum {name}, update()"] == of_unknown.value.__notes__
+    assert [*inside, f"curriculum {name}, shares() of batch 8"] == of_shares.value.__notes__
+
+
 @pytest.mark.parametrize(
     ("shares", "message"),
     [

@@ -365,7 +365,7 @@ class BatchPlanner:
     def _learn(self, batch: int, observations: Sequence[SlotObservation]) -> None:
         """Tell the curricula what became of a batch."""
         if self._curriculum is not None:
-            self._curriculum.update(group_by_source(observations, self.reward_ranges))
+            self._curriculum.update(group_by_source(observations, self.reward_ranges), batch=batch)
         if not self._task_draws:
             return
         first_slot, positions = batch * self.prompts_per_batch, self._planned[batch].position

@@ -9,15 +9,17 @@ one before as its reference. This module knows no particular one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from multiors.errors import ConfigError
+from multiors.errors import ConfigError, MultiORSError
 from multiors.mixing.curricula.observing import RewardRange, SourceObservation
+from multiors.mixing.settings import is_number
 
-__all__ = ["Chain", "Curriculum", "MixSource", "States", "chain"]
+__all__ = ["Chain", "Curriculum", "MixSource", "States", "begin", "chain", "describe_changes", "measure", "naming"]
 
 States = Mapping[str, Any]
 """One JSON-ready value per source, by name: numbers, texts, None, truth values, and lists and dicts of these."""
@@ -106,6 +108,70 @@ class Curriculum(ABC):
         return []
 
 
+# A curriculum is often a user's: what it raises and answers is never nameless.
+
+
+@contextmanager
+def naming(curriculum: Curriculum, where: str = "") -> Iterator[None]:
+    """Note on an exception which curriculum has raised it, and where."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"curriculum {curriculum.name}{where}")
+        raise
+
+
+def begin(curriculum: Curriculum, sources: Sequence[MixSource]) -> States:
+    """The states before anything was observed.
+
+    Raises:
+        ConfigError: The curriculum does not fit the sources, or has raised something.
+    """
+    try:
+        return curriculum.begin(sources)
+    except MultiORSError:
+        raise
+    except Exception as error:  # a user's class may raise anything, and is begun before training, to check it
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"curriculum {curriculum.name}: begin() raised {what}. Mend it.") from error
+
+
+def measure(curriculum: Curriculum, states: States) -> dict[str, dict[str, float]]:
+    """What a curriculum measures, by source and metric.
+
+    Raises:
+        ConfigError: It has measured something else than numbers.
+    """
+    with naming(curriculum, ", measure()"):
+        found: object = curriculum.measure(states)
+    if not isinstance(found, Mapping) or not all(map(_are_numbers, found.values())):
+        raise ConfigError(
+            f"curriculum {curriculum.name}: measure() gave {found!r}. Return numbers by source and metric, "
+            f"{{'sort': {{'seen': 1.0}}}} for example, and leave out what is not known."
+        )
+    return {name: dict(values) for name, values in found.items()}
+
+
+def _are_numbers(metrics: object) -> bool:
+    return isinstance(metrics, Mapping) and all(isinstance(each, bool) or is_number(each) for each in metrics.values())
+
+
+def describe_changes(curriculum: Curriculum, before: States, after: States) -> list[str]:
+    """The sentences of a curriculum on what an update changed.
+
+    Raises:
+        ConfigError: It has said something else.
+    """
+    with naming(curriculum, ", describe_changes()"):
+        found: object = curriculum.describe_changes(before, after)
+    if not isinstance(found, list | tuple) or not all(isinstance(sentence, str) for sentence in found):
+        raise ConfigError(
+            f"curriculum {curriculum.name}: describe_changes() gave {found!r}. Return a list of sentences, [] where "
+            f"there is nothing to say."
+        )
+    return list(found)
+
+
 @dataclass(frozen=True)
 class Chain(Curriculum):
     """Curricula one behind the other, each with the shares of the one before as its reference.
@@ -142,32 +208,37 @@ class Chain(Curriculum):
 
     def begin(self, sources: Sequence[MixSource]) -> States:
         """A list for each source: its state in each part."""
-        return self._join([part.begin(sources) for part in self.parts])
+        return self._join([begin(part, sources) for part in self.parts])
 
     def update(self, states: States, seen: Mapping[str, SourceObservation]) -> States:
         """Every part is told the same."""
-        return self._join([part.update(own, seen) for part, own in self._split(states)])
+        updated = []
+        for part, own in self._split(states):
+            with naming(part):
+                updated.append(part.update(own, seen))
+        return self._join(updated)
 
     def shares(
         self, states: States, reference: Mapping[str, float], *, batch: int, num_batches: int | None
     ) -> Mapping[str, float]:
         """The shares of the last part."""
         for part, own in self._split(states):
-            reference = part.shares(own, reference, batch=batch, num_batches=num_batches)
+            with naming(part):
+                reference = part.shares(own, reference, batch=batch, num_batches=num_batches)
         return reference
 
     def measure(self, states: States) -> dict[str, dict[str, float]]:
         """The metrics of all parts."""
         found: dict[str, dict[str, float]] = {}
         for part, own in self._split(states):
-            for name, values in part.measure(own).items():
+            for name, values in measure(part, own).items():
                 found.setdefault(name, {}).update(values)
         return found
 
     def describe_changes(self, before: States, after: States) -> list[str]:
         """The sentences of all parts."""
         pairs = zip(self._split(before), self._split(after), strict=True)
-        return [sentence for (part, old), (_, new) in pairs for sentence in part.describe_changes(old, new)]
+        return [sentence for (part, old), (_, new) in pairs for sentence in describe_changes(part, old, new)]
 
     def _join(self, parts: Sequence[States]) -> dict[str, list[Any]]:
         return {name: [states[name] for states in parts] for name in parts[0]}

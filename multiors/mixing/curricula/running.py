@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from multiors.errors import ConfigError
-from multiors.mixing.curricula.curriculum import Chain, Curriculum, MixSource
+from multiors.mixing.curricula.curriculum import Chain, Curriculum, MixSource, begin, describe_changes, measure, naming
 from multiors.mixing.curricula.observing import SourceObservation
 from multiors.mixing.settings import is_number, read_settings
 
@@ -47,16 +47,22 @@ class CurriculumRun:
 
     def restart(self) -> None:
         """Forget everything."""
-        self._states = self._check_states(self._curriculum.begin(self._sources), "begin()", is_first=True)
+        self._states = self._check_states(begin(self._curriculum, self._sources), "begin()", is_first=True)
         self._was_updated = False
 
-    def update(self, seen: Mapping[str, SourceObservation]) -> None:
-        """Take one more batch; sources that it did not hold are not in `seen`."""
+    def update(self, seen: Mapping[str, SourceObservation], *, batch: int | None = None) -> None:
+        """Take one more batch.
+
+        Args:
+            seen: The sources that it held.
+            batch: Its number, for errors. None: not known.
+        """
         before = self._states
-        updated = self._curriculum.update(before, seen)
+        with naming(self._curriculum, ", update()" if batch is None else f", update() after batch {batch}"):
+            updated = self._curriculum.update(before, seen)
         self._states = self._check_states(updated, "update()", is_first=bool(seen) and not self._was_updated)
         self._was_updated = self._was_updated or bool(seen)
-        self.changes += self._curriculum.describe_changes(before, self._states)
+        self.changes += describe_changes(self._curriculum, before, self._states)
 
     def shares(self, reference: Mapping[str, float], batch: int) -> dict[str, float]:
         """Each source's share of a batch; they sum to 1, and 0 means that the source is not drawn.
@@ -68,7 +74,8 @@ class CurriculumRun:
         Raises:
             ConfigError: The curriculum's shares are none.
         """
-        given: object = self._curriculum.shares(self._states, reference, batch=batch, num_batches=self._num_batches)
+        with naming(self._curriculum, f", shares() of batch {batch}"):
+            given: object = self._curriculum.shares(self._states, reference, batch=batch, num_batches=self._num_batches)
         who = f"curriculum {self._curriculum.name}"
         found: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
         if set(found) != set(self._names):
@@ -94,9 +101,9 @@ class CurriculumRun:
         """Numbers to be logged, by source and metric.
 
         Raises:
-            ConfigError: The curriculum has measured what is no source.
+            ConfigError: The curriculum has measured what is no source, or no numbers.
         """
-        found = self._curriculum.measure(self._states)
+        found = measure(self._curriculum, self._states)
         unknown = [name for name in found if name not in self._names]
         if unknown:
             raise ConfigError(
