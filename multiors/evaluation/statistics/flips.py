@@ -16,7 +16,7 @@ from multiors.evaluation.statistics.means import SIGNIFICANCE
 
 __all__ = ["find_least_pairs", "sign_flip_p"]
 
-_MAX_ENUMERATED = 14
+_MAX_ENUMERATED = 16
 """Differences: up to here all 2^n signs are tried."""
 
 _NUM_FLIPS = 10_000
@@ -27,7 +27,7 @@ _MAX_CHUNK = 2**21
 def sign_flip_p(values: Sequence[float], *, seed: int) -> float | None:
     """Two-sided p of the sum of independent differences, under random signs.
 
-    All signs are tried up to 14 differences that are not 0, and 10,000 random ones beyond; there the observed signs
+    All signs are tried up to 16 differences that are not 0, and 10,000 random ones beyond; there the observed signs
     count as one more, so that p is never 0 and the test never finds more than 5 % by chance.
 
     Args:
