@@ -100,8 +100,8 @@ class ChatClient:
         if client is not None:
             await client.close()
 
-    async def list_models(self) -> dict[str, str]:
-        """Who owns each model that is served, by the model's name.
+    async def list_models(self) -> dict[str, Mapping[str, Any]]:
+        """What the endpoint says of each model that it serves, by the model's name.
 
         Raises:
             EndpointError: It does not say.
@@ -109,7 +109,7 @@ class ChatClient:
         body = await self._ask(lambda client: client.models.with_streaming_response.list())
         models = body.get("data") if isinstance(body, Mapping) else None
         models = [each for each in models if isinstance(each, Mapping)] if isinstance(models, list) else []
-        return {each["id"]: str(each.get("owned_by")) for each in models if isinstance(each.get("id"), str)}
+        return {each["id"]: each for each in models if isinstance(each.get("id"), str)}
 
     async def complete(self, request: Mapping[str, Any]) -> Any:
         """The decoded body of the answer to a chat completion; nothing of it is checked.
@@ -160,11 +160,11 @@ class ChatClient:
             raise self._refused(error) from None
         except (openai.APITimeoutError, TimeoutError):
             raise EndpointError(f"it did not answer in {self._timeout_s:g} s") from None
+        except _transport_errors() as error:
+            raise EndpointError(f"the connection broke in the middle of its answer ({type(error).__name__})") from None
         except openai.APIConnectionError as error:
             why = self.show(str(error.__cause__ or error))
             raise EndpointError(f"it cannot be reached ({why}). Is it running, and is this its address?") from None
-        except _transport_errors() as error:
-            raise EndpointError(f"the connection broke in the middle of its answer ({type(error).__name__})") from None
         except openai.OpenAIError as error:
             raise EndpointError(self.show(str(error))) from None
         except (ValueError, RecursionError):
@@ -252,8 +252,9 @@ def _remedy(status: int) -> str:
 
 
 def _transport_errors() -> type[Exception]:
-    """What reading an answer raises: the root of the errors of whichever HTTP client the SDK has."""
+    """What reading an answer raises: the root of the errors of the HTTP package that the SDK has, httpx or httpx2."""
     import openai
 
-    errors: type[Exception] = sys.modules[openai.Timeout.__module__.partition(".")[0]].HTTPError
+    packages = [base.__module__.partition(".")[0] for base in openai.DefaultAsyncHttpxClient.__mro__]
+    errors: type[Exception] = next(sys.modules[name].HTTPError for name in packages if name.startswith("httpx"))
     return errors

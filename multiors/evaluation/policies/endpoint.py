@@ -6,6 +6,7 @@ except that a conversation was too long for the model.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EndpointPolicy"]
 
-# Without these, such servers sample by the model's generation_config, which training overrides.
-_NEUTRAL = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-_SERVERS_WITH_TOP_K = ("vllm", "sglang")
 _NO_LIST = (404, 405, 501)
 
 
@@ -79,7 +77,9 @@ class EndpointPolicy:
         self._extra_body = dict(extra_body or {})
         self._thinking = thinking
         self._tokenizer = tokenizer
-        self._neutral: Mapping[str, Any] = {}
+        self._served: Mapping[str, Any] = {}
+        """What the endpoint says of the model."""
+
         self._format: ChatFormat | None = None
         self._limiter: anyio.CapacityLimiter | None = None
         self.name = model or self._client.url
@@ -114,21 +114,27 @@ class EndpointPolicy:
             ConfigError: The endpoint is away or refuses the key, or which model is meant cannot be told.
         """
         self._limiter = anyio.CapacityLimiter(self.max_concurrent_replies)
-        await self._client.open()
+        try:
+            await self._client.open()
+            await self._prepare()
+        except BaseException:
+            await self._client.close()
+            raise
+
+    async def _prepare(self) -> None:
         if self._tokenizer is not None:
             self._format = await anyio.to_thread.run_sync(self._load_format)
 
         try:
-            owners = await self._client.list_models()
+            models = await self._client.list_models()
         except EndpointError as error:
             if self._model is None or error.status not in _NO_LIST:
                 raise ConfigError(f"{self._client.url} cannot be used: {error}") from None
-            owners = {}
+            models = {}
 
         if self._model is None:
-            self._model = self.name = self._choose(list(owners))
-        if owners.get(self._model) in _SERVERS_WITH_TOP_K:
-            self._neutral = _NEUTRAL
+            self._model = self.name = self._choose(list(models))
+        self._served = models.get(self._model, {})
 
     def start(self, start: Start) -> Conversation:
         """Begin an episode."""
@@ -226,7 +232,7 @@ class EndpointPolicy:
 
     def _build_request(self, start: Start, sent: Sequence[Mapping[str, Any]], turn: int) -> dict[str, Any]:
         sampling = self._sampling
-        extra = {**self._neutral, **({} if sampling.top_k is None else {"top_k": sampling.top_k})}
+        extra = _write_sampling(sampling, self._served)
         if self._thinking is not None:
             extra["chat_template_kwargs"] = {"enable_thinking": self._thinking}
 
@@ -275,6 +281,24 @@ class _Conversation:
 
     async def end(self) -> None:
         self._messages, self._sent = [], []
+
+
+def _write_sampling(sampling: Sampling, served: Mapping[str, Any]) -> dict[str, Any]:
+    """What a server takes beside OpenAI's fields, so that it samples as in training.
+
+    Left to themselves, these sample by the model's generation_config: with its top_k and penalties, and those of
+    transformers not at all unless it says so.
+    """
+    owner = served.get("owned_by")
+    others = {"min_p": 0.0, "repetition_penalty": 1.0}
+
+    if owner in ("vllm", "sglang"):
+        return {"top_k": -1 if sampling.top_k is None else sampling.top_k, **others}
+    if isinstance(served.get("status"), Mapping) and owner != "llamacpp":  # `transformers serve`
+        config = {"do_sample": sampling.temperature > 0, "top_k": sampling.top_k or 0, **others}
+        return {"generation_config": json.dumps(config)}
+
+    return {} if sampling.top_k is None else {"top_k": sampling.top_k}
 
 
 def _as_message(answer: Answer) -> dict[str, Any]:
