@@ -101,11 +101,11 @@ def _is_function(text: str) -> bool:
 
 def _find_model(text: str) -> str:
     folder = Path(text).expanduser()
-    if folder.is_dir():
+    if text and folder.is_dir():
         return str(folder)
 
-    if folder.exists() or _HUB_NAME.fullmatch(text) is None:
-        is_there = "is a file" if folder.exists() else "is no folder that there is"
+    if folder.is_file() or _HUB_NAME.fullmatch(text) is None:
+        is_there = "is a file" if folder.is_file() else "is no folder that there is"
         raise ConfigError(
             f"the policy {text!r} {is_there}, and nothing else that names one. It is {ACCEPTED_POLICIES}."
         )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalPolicy"]
 
 _WEIGHTS = (".safetensors", ".bin")
-_SAMPLE_BYTES = 1 << 20
+_SAMPLE_BYTES = 1 << 16
 
 
 class LocalPolicy:
@@ -65,7 +65,9 @@ class LocalPolicy:
 
         self._is_path = isinstance(model, str | Path)
         source = str(model) if self._is_path else str(getattr(model, "name_or_path", "") or type(model).__name__)
-        self.name = name or (Path(source).absolute().name if Path(source).is_dir() else source)
+        is_folder = self._is_path and Path(source).is_dir()
+        self.name = name or (Path(source).absolute().name if is_folder else source)
+        self._digest = _digest(Path(source)) if is_folder else None
         self.max_concurrent_replies = max_batch_size
         self.sees_images = False
         self._source = source
@@ -79,12 +81,11 @@ class LocalPolicy:
 
     def describe(self) -> Mapping[str, Any]:
         """Kind, name, model, a digest of its weights where they lie in a folder, and sampling."""
-        folder = Path(self._source)
         return {
             "kind": "local",
             "name": self.name,
             "model": self._source,
-            "weights": _digest(folder) if self._is_path and folder.is_dir() else None,
+            "weights": self._digest,
             "sampling": asdict(self._sampling),
             "thinking": self._thinking,
         }
