@@ -6,7 +6,6 @@ factory per source and one reward column per source, and keeps the trainer's set
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -30,7 +29,7 @@ from multiors.ors.preparation import find_random_prompts, prepare_sources
 from multiors.ors.rollouts.factory import EnvironmentFactory
 from multiors.ors.rollouts.opening import discard_owned_by
 from multiors.ors.rollouts.showing import note_model
-from multiors.ors.sessions.limits import Cap, describe_socket_need
+from multiors.ors.sessions.limits import Cap
 from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.sessions.secrets import Secrets
 from multiors.ors.source import ORSSource
@@ -42,6 +41,7 @@ from multiors.training import (
     RewardColumns,
     RunState,
     UnionEnvironmentFactory,
+    check_async,
     check_length,
     check_prompts,
     check_rows,
@@ -60,6 +60,7 @@ from multiors.training.members import (
     check_sessions,
     check_shared_secrets,
     describe_tasks,
+    log_plan,
     make_reader,
     make_rows,
     make_rules,
@@ -81,8 +82,6 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback
 
 __all__ = ["MultiOpenRewardSpec"]
-
-logger = logging.getLogger("multiors.spec")
 
 
 class MultiOpenRewardSpec:
@@ -367,28 +366,17 @@ class MultiOpenRewardSpec:
                 union mode, terminal tools, or specs taken by their slots.
         """
         sources = {name: source for name, source in self.sources.items() if isinstance(source, ORSSource)}
-        problems = [
-            ("reward weights, which it always normalizes away", len(set(self.reward_weights)) > 1),
-            ("reward parts beside the rewards of tools", any(reward.parts for reward in self._rewards.values())),
-            ("tools='union'", self._tools == "union"),
-            (", ".join(self._rules.reacting), self._rules.react),
-            ("limits on failures (on_failure, max_failing_rollouts)", self._watch.has_limits),
-            ("specs other than ORSSource and OpenRewardSpec", len(sources) < len(self.sources)),
-        ]
-        found = [problem for problem, is_there in problems if is_there]
-
-        if found:
-            raise ConfigError(f"AsyncGRPOTrainer cannot train this mix: it has {'; '.join(found)}. Use GRPOTrainer.")
-
+        check_async(
+            self._rewards,
+            is_union=self._tools == "union",
+            reacting=self._rules.reacting,
+            has_limits=self._watch.has_limits,
+            has_slot_sources=len(sources) < len(self.sources),
+        )
         self._prepare()
         blueprints = {name: source.blueprint for name, source in sources.items()}
 
-        return make_async_slots(
-            blueprints,
-            self._rewards,
-            self.train_dataset,
-            identity=self._identity,
-        )
+        return make_async_slots(blueprints, self._rewards, self.train_dataset, identity=self._identity)
 
     def close(self) -> None:
         """Close every session of this mix and wait for it."""
@@ -472,21 +460,11 @@ class MultiOpenRewardSpec:
         shape = self._check_settings(args)
         plan = self.plan()
         self._recording.start()
-        logger.info("%s", plan)
-
-        for source in plan.sources:
-            if source.slots == 0:
-                logger.warning("source %r gets no slot: the run is too short for its share.", source.name)
-
+        log_plan(plan, shape)
         schedule = self.train_dataset
 
         if dataset is not None and dataset is not schedule:
             (check_planned_rows if self._rules.react else check_rows)(dataset, schedule)
-
-        socket_need = describe_socket_need(shape.rollouts_per_process)
-
-        if socket_need:
-            logger.warning("%s", socket_need)
 
         if samples_groups_together(args):
             check_prompts(find_random_prompts(self._ors_sources))
@@ -494,6 +472,4 @@ class MultiOpenRewardSpec:
         self._watch.begin(state, shape, self._lay_out(), self._rules)
 
         for run in self._runs:
-            run.order.restart(prompts_per_batch=shape.prompts_per_batch)
-            run.max_completion_tokens = args.max_completion_length
-            run.samples_groups_together = samples_groups_together(args)
+            run.begin(shape, args.max_completion_length, samples_groups_together=samples_groups_together(args))

@@ -727,7 +727,7 @@ def test_a_batch_larger_than_the_sockets_is_said(
     fields = small_fields(tmp_path) | {"max_steps": 1, "per_device_train_batch_size": size, "num_generations": 2}
     config = GRPOConfig(**spec.training_arguments(**fields))
 
-    with caplog.at_level("WARNING", logger="multiors.spec"):
+    with caplog.at_level("WARNING", logger="multiors.training"):
         begin(spec, config)
 
     assert [True] == [f"ulimit -n {max(2 * size, 1024)}." in record.getMessage() for record in caplog.records]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from multiors.training.batch import RunState
 from multiors.training.columns import RewardColumns, make_columns
 from multiors.training.readers import EpisodeReader, SourceReader
-from multiors.training.scored import AsyncSlots, make_async_slots
+from multiors.training.scored import AsyncSlots, check_async, make_async_slots
 from multiors.training.settings import (
     BatchShape,
     check_length,
@@ -40,6 +40,7 @@ __all__ = [
     "SlotSource",
     "SourceReader",
     "UnionEnvironmentFactory",
+    "check_async",
     "check_length",
     "check_max_sessions",
     "check_prompts",

@@ -15,6 +15,7 @@ from multiors.errors import RoutingError
 from multiors.records import RolloutRecord
 from multiors.rewards import share_values
 from multiors.training.order import SlotOrder
+from multiors.training.settings import BatchShape
 from multiors.training.table import TableColumns
 from multiors.training.watch import RunWatch
 
@@ -39,6 +40,18 @@ class RunState:
     _records: list[RolloutRecord] = field(default_factory=list)
     _ended: set[str] = field(default_factory=set)
     """The columns that have scored the batch in progress."""
+
+    def begin(self, shape: BatchShape, max_completion_tokens: int, *, samples_groups_together: bool) -> None:
+        """A training run begins.
+
+        Args:
+            shape: The trainer's batches.
+            max_completion_tokens: Its budget for a rollout.
+            samples_groups_together: Whether it samples a whole group from the prompt of its first rollout.
+        """
+        self.order.restart(prompts_per_batch=shape.prompts_per_batch)
+        self.max_completion_tokens = max_completion_tokens
+        self.samples_groups_together = samples_groups_together
 
     def begin_batch(self, names: Sequence[str], arguments: Mapping[str, Any], *, sources: Sequence[str]) -> None:
         """Check a batch and log what concerns all sources.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from multiors.errors import ConfigError
 from multiors.mixing import (
     CircuitBreaker,
     MixRules,
+    Plan,
     Schedule,
     SourceRows,
     StoppingStrategy,
@@ -20,7 +22,7 @@ from multiors.mixing import (
     resolve_shares,
 )
 from multiors.mixing.curricula import Curriculum, SourceTasks, chain
-from multiors.ors.sessions.limits import Cap
+from multiors.ors.sessions.limits import Cap, describe_socket_need
 from multiors.ors.sessions.secrets import Secrets, check_secrets
 from multiors.ors.source import ORSSource
 from multiors.rewards import SourceReward
@@ -36,11 +38,14 @@ __all__ = [
     "check_shared_secrets",
     "count_tasks",
     "describe_tasks",
+    "log_plan",
     "make_reader",
     "make_rows",
     "make_rules",
     "name_sources",
 ]
+
+logger = logging.getLogger("multiors.training")
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -269,3 +274,17 @@ def check_sessions(
         for name, num_slots in zip(sources, most_slots, strict=True)
     }
     check_max_sessions(limits, {"the mix": shape.rollouts_per_process, **num_rollouts})
+
+
+def log_plan(plan: Plan, shape: BatchShape) -> None:
+    """Say what a training run will draw, and what in it may surprise."""
+    logger.info("%s", plan)
+
+    for source in plan.sources:
+        if source.slots == 0:
+            logger.warning("source %r gets no slot: the run is too short for its share.", source.name)
+
+    socket_need = describe_socket_need(shape.rollouts_per_process)
+
+    if socket_need:
+        logger.warning("%s", socket_need)

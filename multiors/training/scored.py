@@ -7,7 +7,7 @@ environments of the two trainers are of different classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,7 +23,7 @@ from multiors.training.readers import judge
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = ["AsyncSlots", "ScoredEnvironment", "ScoredEnvironmentFactory", "make_async_slots"]
+__all__ = ["AsyncSlots", "ScoredEnvironment", "ScoredEnvironmentFactory", "check_async", "make_async_slots"]
 
 
 class ScoredEnvironment(RolloutEnvironment):
@@ -78,6 +78,43 @@ class AsyncSlots:
 
     reward_funcs: list[Callable[..., Any]]
     """Empty: a column beside `get_reward()` would count every reward twice."""
+
+
+def check_async(
+    rewards: Mapping[str, SourceReward],
+    *,
+    is_union: bool,
+    reacting: Sequence[str],
+    has_limits: bool,
+    has_slot_sources: bool,
+) -> None:
+    """Check that a mix has nothing that `AsyncGRPOTrainer` cannot do.
+
+    Args:
+        rewards: Of the sources, by name.
+        is_union: Whether every prompt shows the tools of all sources.
+        reacting: What changes the mix while it is trained, by name.
+        has_limits: Whether failures can end the training.
+        has_slot_sources: Whether there are sources that are known by their slots alone.
+
+    Raises:
+        ConfigError: It has something; everything is named.
+    """
+    problems = [
+        (
+            "reward weights, which it always normalizes away",
+            len({reward.weight for reward in rewards.values()}) > 1,
+        ),
+        ("reward parts beside the rewards of tools", any(reward.parts for reward in rewards.values())),
+        ("tools='union'", is_union),
+        (", ".join(reacting), bool(reacting)),
+        ("limits on failures (on_failure, max_failing_rollouts)", has_limits),
+        ("specs other than ORSSource and OpenRewardSpec", has_slot_sources),
+    ]
+    found = [problem for problem, is_there in problems if is_there]
+
+    if found:
+        raise ConfigError(f"AsyncGRPOTrainer cannot train this mix: it has {'; '.join(found)}. Use GRPOTrainer.")
 
 
 def make_async_slots(
