@@ -53,6 +53,7 @@ from multiors.training import (
     measure_batches,
     samples_groups_together,
 )
+from multiors.training.evaluating import EvaluationMetrics
 from multiors.training.limits import FailureLimit, FailureLimits
 from multiors.training.members import (
     check_group_scores,
@@ -61,6 +62,7 @@ from multiors.training.members import (
     check_shared_secrets,
     describe_tasks,
     log_plan,
+    make_eval_rows,
     make_reader,
     make_rows,
     make_rules,
@@ -167,6 +169,7 @@ class MultiOpenRewardSpec:
         self._run_slots: int | None = None
         self._layout: Layout | None = None
         self._dataset: Dataset | None = None
+        self._evaluation = EvaluationMetrics(list(self.sources))
         self._runs: list[RunState] = []
         check_mix(
             self.sources,
@@ -318,6 +321,15 @@ class MultiOpenRewardSpec:
         return self._dataset
 
     @property
+    def eval_dataset(self) -> dict[str, Dataset]:
+        """Every task of each source once, by source: `environment`, `prompt`, `task_index` and `task` (JSON text)."""
+        if not self._evaluation.datasets:
+            self._prepare()
+            self._evaluation.datasets = make_eval_rows(self.sources)
+
+        return dict(self._evaluation.datasets)
+
+    @property
     def environment_factory(self) -> dict[str, Callable[[], Any]] | UnionEnvironmentFactory:
         """A picklable factory per source; with `tools="union"` one for all."""
         self._prepare()
@@ -336,7 +348,7 @@ class MultiOpenRewardSpec:
     @property
     def reward_funcs(self) -> RewardColumns:
         """One reward column per source; a fresh list at each access, because TRL keeps and changes the one it gets."""
-        run = RunState(watch=self._watch)
+        run = RunState(watch=self._watch, evaluation=self._evaluation)
         self._runs.append(run)
 
         readers = {name: make_reader(name, source) for name, source in self.sources.items()}
@@ -354,7 +366,12 @@ class MultiOpenRewardSpec:
 
         return [
             MixCallback(
-                check=self._check_settings, see=self._see, begin=self._begin, save=self._watch.save, end=self._end
+                check=self._check_settings,
+                see=self._see,
+                begin=self._begin,
+                save=self._watch.save,
+                name=self._evaluation.rename,
+                end=self._end,
             )
         ]
 
@@ -445,7 +462,14 @@ class MultiOpenRewardSpec:
         if self._rules.react:
             check_planning(args, shape, self._shape, self._rules)
 
-        check_sessions(self.sources, self._cap, shape, schedule, may_give_all_slots=self._rules.react)
+        check_sessions(
+            self.sources,
+            self._cap,
+            shape,
+            schedule,
+            may_give_all_slots=self._rules.react,
+            evaluated_per_process=args.per_device_eval_batch_size if args.do_eval else 0,
+        )
         return shape
 
     def _end(self, args: Any, state: Any) -> None:

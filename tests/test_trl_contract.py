@@ -169,3 +169,12 @@ def test_an_incomplete_accumulation_counts_as_a_step() -> None:
     source = inspect.getsource(Trainer.set_initial_training_values)
 
     assert "int(len_dataloader % args.gradient_accumulation_steps > 0)" in source, "transformers counts steps otherwise"
+
+
+def test_metrics_of_an_evaluation_are_kept_until_they_are_logged() -> None:
+    """training/evaluating.py renames them between TRL's `_generate_and_score_completions` and its `log`."""
+    source = inspect.getsource(GRPOTrainer)
+
+    assert 'self._metrics = {"train": defaultdict(list), "eval": defaultdict(list)}' in source, (
+        "TRL keeps metrics elsewhere: the datasets of an evaluation are no longer told apart"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from multiors.mixing.breaker import BreakerEvent, CircuitBreaker
 from multiors.mixing.comparing import compare_curricula, compare_mixes, digest_shares
-from multiors.mixing.dataset import COLUMNS, SourceRows, build_dataset
+from multiors.mixing.dataset import COLUMNS, SourceRows, build_dataset, list_tasks
 from multiors.mixing.layout import Layout, lay_out
 from multiors.mixing.observed import SlotObservation
 from multiors.mixing.plan import Plan, SharePoint, SourcePlan, make_plan
@@ -45,6 +45,7 @@ __all__ = [
     "count_slots",
     "digest_shares",
     "lay_out",
+    "list_tasks",
     "make_plan",
     "resolve_shares",
     "simulate",

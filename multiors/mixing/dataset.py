@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "SourceRows", "build_dataset"]
+__all__ = ["COLUMNS", "SourceRows", "build_dataset", "list_tasks"]
 
 COLUMNS = ("environment", "prompt", "task_index", "slot", "task")
 """The columns of every mixed dataset, in order."""
@@ -83,6 +83,17 @@ def build_dataset(schedule: Schedule, sources: Sequence[SourceRows]) -> datasets
     distinct = _gather_distinct(sources)
     pieces = _write_pieces(distinct, schedule, piece_rows=_PIECE_ROWS, piece_bytes=_PIECE_BYTES)
     return datasets.Dataset(pa.concat_tables(pieces), fingerprint=_fingerprint(distinct, schedule))
+
+
+def list_tasks(source: SourceRows) -> datasets.Dataset:
+    """Write out a source's tasks, each once and in its order, as rows that belong to no schedule.
+
+    Returns:
+        One row per task, with the columns of a mixed dataset but `slot`.
+    """
+    _, first = np.unique(np.asarray(source.task_indices, dtype=np.int64), return_index=True)
+    every = Schedule(np.zeros(len(first), dtype=np.int32), np.sort(first).astype(np.int64), prompts_per_batch=None)
+    return build_dataset(every, [source]).select_columns([name for name in COLUMNS if name != "slot"])
 
 
 @dataclass(frozen=True, slots=True)

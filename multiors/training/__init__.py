@@ -1,10 +1,10 @@
 """What touches TRL's trainer: reward columns, settings, callback, and the classes of the union and async modes.
 
 The files read in the order of use: `members` (how sources get into a mix), `settings` (before the trainer is built),
-`order`, `batch`, `readers`, `table` and `columns` (in every step), `concurrent` (the trainer whose environments answer
-at once), `planned`, `watch` and `limits` (rows decided while training, what is learned from each batch, when it ends
-the run), `scored`, `lookahead` and `union` (other trainers and modes), `slots` (specs of others), `callback` (begin and
-end). How a share or a reward is decided is not known here.
+`evaluating`, `order`, `batch`, `readers`, `table` and `columns` (in every step), `concurrent` (the trainer whose
+environments answer at once), `planned`, `watch` and `limits` (rows decided while training, what is learned from each
+batch, when it ends the run), `scored`, `lookahead` and `union` (other trainers and modes), `slots` (specs of others),
+`callback` (begin and end). How a share or a reward is decided is not known here.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from typing import Any
 from multiors.errors import RoutingError
 from multiors.records import RolloutRecord
 from multiors.rewards import share_values
+from multiors.training.evaluating import EvaluationMetrics, is_training
 from multiors.training.order import SlotOrder
 from multiors.training.settings import BatchShape
 from multiors.training.table import TableColumns
@@ -33,6 +34,9 @@ class RunState:
 
     samples_groups_together: bool = False
     """Whether the trainer samples a whole group from the prompt of its first rollout."""
+
+    evaluation: EvaluationMetrics | None = None
+    """Who names what is logged of an evaluation. None: nobody."""
 
     watch: RunWatch | None = None
     """Who is told of each training batch. None: nobody."""
@@ -70,7 +74,10 @@ class RunState:
         if arguments.get("environment") is None:
             return
 
-        log_values(arguments.get("log_metric"), share_values(names, sources))
+        if is_training(arguments):
+            log_values(arguments.get("log_metric"), share_values(names, sources))
+        elif self.evaluation is not None:
+            self.evaluation.note(arguments)
 
         if arguments.get("log_extra"):
             arguments["log_extra"]("environment", list(names))
@@ -135,10 +142,4 @@ def log_values(log_metric: Callable[[str, float], None] | None, values_by_name: 
 def _is_training_batch(arguments: Mapping[str, Any]) -> bool:
     """Whether these are rollouts of the schedule, which are trained on."""
     slots = arguments.get("slot") or [None]
-    return None not in slots and arguments.get("trainer_state") is not None and _is_training(arguments)
-
-
-def _is_training(arguments: Mapping[str, Any]) -> bool:
-    """Whether the trainer trains: in evaluation, rows of the schedule may come in any order."""
-    trainer = getattr(arguments.get("log_metric"), "__self__", None)
-    return trainer is None or bool(trainer.model.training)
+    return None not in slots and arguments.get("trainer_state") is not None and is_training(arguments)

@@ -22,6 +22,7 @@ class MixCallback(TrainerCallback):
         see: Called with the trainer's tokenizer or processor, which says whether its model takes images.
         begin: Called with the trainer's arguments, dataset and state when training begins.
         save: Called with the trainer's state after each step.
+        name: Called with the dataset of each batch that is evaluated, before what it was worth is logged.
         end: Called with the trainer's arguments and state when training has ended.
     """
 
@@ -32,12 +33,14 @@ class MixCallback(TrainerCallback):
         see: Callable[[Any], None],
         begin: Callable[[Any, Any, Any], Any],
         save: Callable[[Any], None],
+        name: Callable[[Any], None],
         end: Callable[[Any, Any], None],
     ) -> None:
         self._check = check
         self._see = see
         self._begin = begin
         self._save = save
+        self._name = name
         self._end = end
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -52,6 +55,10 @@ class MixCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Keep what a checkpoint of this step must hold."""
         self._save(state)
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Name what is logged of a batch after its dataset."""
+        self._name(getattr(kwargs.get("eval_dataloader"), "dataset", None))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Close every session, and show what became of the run."""

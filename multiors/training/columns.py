@@ -29,6 +29,7 @@ from multiors.rewards import (
     refine_reason,
 )
 from multiors.training.batch import RunState, log_values
+from multiors.training.evaluating import is_training
 from multiors.training.readers import Reading, SourceReader
 from multiors.training.table import TABLE_COLUMNS
 
@@ -235,7 +236,7 @@ class RewardColumn:
         self, batch: _Batch, rewards: Sequence[float | None], values_FB: Sequence[Sequence[float | None]]
     ) -> list[RolloutRecord]:
         state = batch.arguments.get("trainer_state")
-        slots = batch.part_arguments.get("slot") or [None] * len(batch.rows)
+        slots = (is_training(batch.arguments) and batch.part_arguments.get("slot")) or [None] * len(batch.rows)
         messages = batch.part_arguments.get("completions") or [()] * len(batch.rows)
         prompts = batch.part_arguments.get("prompts") or [()] * len(batch.rows)
         tokens = batch.part_arguments.get("completion_ids")

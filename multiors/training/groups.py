@@ -1,8 +1,9 @@
 """Comparing the rollouts of each group where a source's environment does that, also of groups spread over processes.
 
-Decides which rollouts make up a group (those of one slot), which are compared (those in which the environment did not
-fail), and whose session asks (that of the first whose session is open). Every process calls this once per batch and
-source, whether it has rollouts of the source or not, because it exchanges what the others need.
+Decides which rollouts make up a group (those of one slot; in evaluation, of one task), which are compared (those in
+which the environment did not fail), and whose session asks (that of the first whose session is open). Every process
+calls this once per batch and source, whether it has rollouts of the source or not, because it exchanges what the others
+need.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from multiors.errors import RewardError
 from multiors.ors.rollouts.comparison import Verdict
+from multiors.training.evaluating import is_training
 from multiors.training.processes import find_rank, gather
 
 __all__ = ["compare_groups"]
@@ -25,7 +27,9 @@ class _Entry:
 
     process: int
     row: int
-    slot: int
+    group: int
+    """The slot, or in evaluation the task."""
+
     candidate: Mapping[str, Any]
     is_open: bool
     verdict: Verdict | None = None
@@ -45,9 +49,10 @@ def compare_groups(
     Raises:
         RewardError: The rows have no slots, so the groups are not known.
     """
-    slots, completions = arguments.get("slot"), arguments.get("completions")
+    completions = arguments.get("completions")
+    named = arguments.get("slot") or (None if is_training(arguments) else arguments.get("task_index"))
 
-    if environments and (not slots or not completions):
+    if environments and (not named or not completions):
         raise RewardError(
             f"source {source!r}: the rollouts of a group cannot be compared without the arguments 'slot' and "
             f"'completions'. Train on spec.train_dataset, and set remove_unused_columns=False."
@@ -55,14 +60,14 @@ def compare_groups(
 
     process = find_rank()
     mine = [
-        _Entry(process, row, slots[row], environment._as_candidate(completions[row]), environment._is_open())
+        _Entry(process, row, named[row], environment._as_candidate(completions[row]), environment._is_open())
         for row, environment in enumerate(environments)
-        if compared[row] and slots and completions
+        if compared[row] and named and completions
     ]
     groups: defaultdict[int, list[_Entry]] = defaultdict(list)
 
-    for entry in sorted(gather(mine), key=lambda entry: (entry.slot, entry.process, entry.row)):
-        groups[entry.slot].append(entry)
+    for entry in sorted(gather(mine), key=lambda entry: (entry.group, entry.process, entry.row)):
+        groups[entry.group].append(entry)
 
     judged = [entry for entry in gather(_ask(groups, environments, process)) if entry.process == process]
     verdicts: list[Verdict | None] = [None] * len(environments)

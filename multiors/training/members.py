@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from multiors.errors import ConfigError
 from multiors.mixing import (
@@ -19,6 +19,7 @@ from multiors.mixing import (
     StoppingStrategy,
     Weights,
     count_slots,
+    list_tasks,
     resolve_shares,
 )
 from multiors.mixing.curricula import Curriculum, SourceTasks, chain
@@ -31,6 +32,9 @@ from multiors.training.settings import BatchShape, check_max_sessions
 from multiors.training.slots import SlotSource
 from multiors.training.table import TABLE_COLUMNS
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
 __all__ = [
     "check_group_scores",
     "check_mix",
@@ -39,6 +43,7 @@ __all__ = [
     "count_tasks",
     "describe_tasks",
     "log_plan",
+    "make_eval_rows",
     "make_reader",
     "make_rows",
     "make_rules",
@@ -147,6 +152,11 @@ def count_tasks(source: ORSSource | SlotSource) -> int:
     return len(source.task_list.indices if isinstance(source, ORSSource) else source.task_indices)
 
 
+def make_eval_rows(sources: Mapping[str, ORSSource | SlotSource]) -> dict[str, Dataset]:
+    """Every task of each source once, by source."""
+    return {name: list_tasks(make_rows(name, source)) for name, source in sources.items()}
+
+
 def make_rows(name: str, source: ORSSource | SlotSource) -> SourceRows:
     """What a source contributes to the rows of a mix."""
     if isinstance(source, ORSSource):
@@ -247,6 +257,7 @@ def check_sessions(
     schedule: Schedule,
     *,
     may_give_all_slots: bool,
+    evaluated_per_process: int,
 ) -> None:
     """Check the limits of sessions against the rollouts that a batch may have.
 
@@ -256,6 +267,8 @@ def check_sessions(
         shape: The trainer's batches.
         schedule: What is drawn in each.
         may_give_all_slots: Whether a source may get the slots of all others, whatever the schedule says.
+        evaluated_per_process: Rollouts of a batch that is evaluated on one process, perhaps of one source; 0 if there
+            is none.
 
     Raises:
         ConfigError: A limit is too low.
@@ -273,7 +286,8 @@ def check_sessions(
         else min(num_slots * shape.num_generations, shape.rollouts_per_process)
         for name, num_slots in zip(sources, most_slots, strict=True)
     }
-    check_max_sessions(limits, {"the mix": shape.rollouts_per_process, **num_rollouts})
+    num_rollouts["the mix"] = shape.rollouts_per_process
+    check_max_sessions(limits, {holder: max(number, evaluated_per_process) for holder, number in num_rollouts.items()})
 
 
 def log_plan(plan: Plan, shape: BatchShape) -> None:
