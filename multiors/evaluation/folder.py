@@ -12,9 +12,9 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
 from multiors.errors import ComparisonError, ConfigError
 from multiors.evaluation.statistics.scores import RunScores, SourceScores
@@ -43,7 +43,11 @@ EpisodeKey = tuple[str, int, int]
 """Source, task index, and which of the task's episodes: what an episode is counted and paired by."""
 
 _MANIFEST = "evaluation.json"
+_UNFINISHED = f"{_MANIFEST}.part"
 _LOCK = ".lock"
+
+_LOOSE = ("parts", "steps", "messages", "prompt")
+"""What has no fixed form in a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,24 +164,32 @@ class EvaluationRun:
         )
 
     def to_pandas(self) -> DataFrame:
-        """One row per episode; `steps`, `messages` and `prompt` are lists."""
-        from pandas import DataFrame
+        """One row per episode; `steps`, `messages` and `prompt` are tuples. A number that is None is pandas' NA, which
+        no mean takes for a number; any other None stays one.
+        """
+        from pandas import DataFrame, Series
 
+        rows = [record.to_json() for record in self.episodes()]
+        dtypes: dict[type, str] = {bool: "bool", int: "Int64", float: "Float64"}
         return DataFrame(
-            [record.to_json() for record in self.episodes()], columns=[f.name for f in fields(RolloutRecord)]
+            {
+                name: Series([row[name] for row in rows], dtype=dtypes.get(kind, "object"))
+                for name, kind in _find_kinds().items()
+            }
         )
 
     def to_dataset(self) -> Dataset:
-        """One row per episode. What has no fixed form (`parts`, `steps`, `messages`, `prompt`) is JSON text, so that
-        nothing a server or policy sends can become a column.
+        """One row per episode, with the same columns for every evaluation. What has no fixed form (`parts`, `steps`,
+        `messages`, `prompt`) is JSON text, so that nothing a server or policy sends can become a column.
         """
-        from datasets import Dataset
+        from datasets import Dataset, Features, Value
 
         rows = [record.to_json() for record in self.episodes()]
-        loose = ("parts", "steps", "messages", "prompt")
-        columns = [each.name for each in fields(RolloutRecord)]
+        dtypes: dict[type, str] = {bool: "bool", int: "int64", float: "float64"}
+        kinds = _find_kinds()
         return Dataset.from_dict(
-            {name: [json.dumps(row[name]) if name in loose else row[name] for row in rows] for name in columns}
+            {name: [_flatten(name, row[name]) for row in rows] for name in kinds},
+            features=Features({name: Value(dtypes.get(kind, "string")) for name, kind in kinds.items()}),
         )
 
     def _read(self) -> Iterator[RolloutRecord]:
@@ -210,6 +222,8 @@ def read_evaluation(path: str | os.PathLike[str]) -> EvaluationRun:
 def begin_folder(path: str | os.PathLike[str], manifest: Manifest) -> Iterator[EvaluationRun]:
     """Begin an evaluation in a folder, or go on with the one that is there; nobody else can meanwhile.
 
+    One that is there may get more tasks and more episodes of each, but neither fewer nor others.
+
     Raises:
         ConfigError: The folder holds another evaluation or something else, is in use, or cannot be written.
     """
@@ -240,12 +254,17 @@ def _begin(folder: Path, manifest: Manifest) -> EvaluationRun:
         if different:
             raise ConfigError(
                 f"the folder {str(folder)!r} holds an evaluation with other settings: {'; '.join(different)}. Go on "
-                f"with the same settings, or choose another folder."
+                f"with the same settings, or with more tasks or episodes, or choose another folder."
             )
 
-        return found
+        now = replace(found.manifest, sources=manifest.sources, episodes_per_task=manifest.episodes_per_task)
 
-    strangers = sorted(each.name for each in folder.iterdir() if each.name != _LOCK)
+        if now != found.manifest:
+            _write_manifest(folder, now)
+
+        return EvaluationRun(folder, now)
+
+    strangers = sorted(each.name for each in folder.iterdir() if each.name not in (_LOCK, _UNFINISHED))
 
     if strangers:
         raise ConfigError(
@@ -253,35 +272,52 @@ def _begin(folder: Path, manifest: Manifest) -> EvaluationRun:
             f"overwritten. Choose another."
         )
 
-    # Whole or not at all: a manifest that was cut off would make the folder unusable.
-    unfinished = folder / f"{_MANIFEST}.part"
-    unfinished.write_text(json.dumps(manifest.to_json(), indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(folder / _MANIFEST)
+    _write_manifest(folder, manifest)
     return EvaluationRun(folder, manifest)
 
 
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Whole or not at all: a manifest that was cut off would make the folder unusable."""
+    unfinished = folder / _UNFINISHED
+    unfinished.write_text(json.dumps(manifest.to_json(), indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(folder / _MANIFEST)
+
+
 def _find_differences(found: Manifest, asked: Manifest) -> list[str]:
-    """What makes two manifests different evaluations, one text each; when and with which versions does not."""
+    """Why one evaluation cannot go on as another, one text each; when and with which versions it began is no reason."""
     before, now = found.to_json(), asked.to_json()
-    different = []
+    different = [
+        f"{key} was {_show(before[key])}, and is {_show(now[key])}"
+        for key in ("policy", "seed", "limits")
+        if before[key] != now[key]
+    ]
 
-    for key in ("policy", "seed", "episodes_per_task", "limits"):
-        if before[key] != now[key]:
-            different.append(f"{key} was {_show(before[key])}, and is {_show(now[key])}")
+    if asked.episodes_per_task < found.episodes_per_task:
+        different.append(f"episodes_per_task was {found.episodes_per_task}, and is only {asked.episodes_per_task}")
 
-    for name in dict.fromkeys([*before["sources"], *now["sources"]]):
-        old, new = before["sources"].get(name), now["sources"].get(name)
+    for name in dict.fromkeys([*found.sources, *asked.sources]):
+        old, new = found.sources.get(name), asked.sources.get(name)
 
         if old is None or new is None:
             different.append(f"source {name!r} was {'not ' if old is None else ''}in it")
-            continue
-
-        changed = [key for key in new if old.get(key) != new[key]]
-
-        if changed:
-            different.append(f"source {name!r} had other {', '.join(changed)}")
+        else:
+            different += [f"source {name!r} {text}" for text in _compare_plans(old, new)]
 
     return different
+
+
+def _compare_plans(old: SourcePlan, new: SourcePlan) -> Iterator[str]:
+    others = ("target", "env_name", "split", "weight", "range", "reward_range")
+    changed = [key for key in others if getattr(old, key) != getattr(new, key)]
+    missing = set(old.tasks) - set(new.tasks)
+    renewed = [index for index in old.tasks if old.digests.get(index) != new.digests.get(index)]
+
+    if changed:
+        yield f"had other {', '.join(changed)}"
+    if missing:
+        yield f"had {len(old.tasks)} tasks, of which {len(missing)} are not among the {len(new.tasks)} asked for"
+    elif renewed:
+        yield f"had another specification of task {renewed[0]}"
 
 
 def _show(value: object) -> str:
@@ -316,6 +352,25 @@ def _read_plan(values: Mapping[str, Any]) -> SourcePlan:
     digests = {int(index): digest for index, digest in values["digests"].items()}
     known = {each.name: values[each.name] for each in fields(SourcePlan)}
     return SourcePlan(**{**known, **ranges, "tasks": tuple(values["tasks"]), "digests": digests})
+
+
+def _find_kinds() -> dict[str, type]:
+    """By field of a record, what it is besides None: a number, a truth value, or else text."""
+    hints = get_type_hints(RolloutRecord)
+    return {
+        each.name: next(
+            (kind for kind in (bool, int, float) if kind in (hints[each.name], *get_args(hints[each.name]))), str
+        )
+        for each in fields(RolloutRecord)
+    }
+
+
+def _flatten(name: str, value: Any) -> Any:
+    """What stands for a field's value in a table whose columns have fixed types; Arrow takes no half of a surrogate."""
+    if name in _LOOSE:
+        return json.dumps(value)
+
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def _key_of(record: RolloutRecord) -> EpisodeKey:

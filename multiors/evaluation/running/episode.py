@@ -17,11 +17,12 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from multiors.errors import SessionError
+from multiors.errors import ConfigError, SessionError
 from multiors.evaluation.folder import EpisodeKey
 from multiors.evaluation.policies.policy import Conversation, Message, Policy, Reply, Start
 from multiors.evaluation.running.choice import make_seed
 from multiors.evaluation.running.sources import EvaluatedSource
+from multiors.numeric import to_finite
 from multiors.ors.rollouts.environment import RolloutEnvironment
 from multiors.ors.rollouts.playing import call_tool, can_go_on, end_episode, open_episode, submit_message
 from multiors.ors.rollouts.submission import find_last_message
@@ -49,6 +50,17 @@ class Limits:
     timeout_s: float = 3600.0
     """Seconds for the whole episode; then it counts as truncated."""
 
+    def __post_init__(self) -> None:
+        least = {"max_turns": 0} if self.max_completion_tokens is None else {"max_turns": 0, "max_completion_tokens": 1}
+
+        for name, minimum in least.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+                raise ConfigError(f"limits: {name}={value!r} is no whole number from {minimum} upwards.")
+
+        if (to_finite(self.timeout_s) or 0.0) <= 0.0:
+            raise ConfigError(f"limits: timeout_s={self.timeout_s!r} is no time. Pass seconds above 0.")
+
     def to_json(self) -> dict[str, Any]:
         """As JSON-ready values."""
         return asdict(self)
@@ -71,7 +83,7 @@ class _Transcript:
         self.replies.append(replace(reply, message={}))
         self.messages.append({**reply.message, "malformed_calls": malformed} if malformed else reply.message)
         self.has_malformed_call = self.has_malformed_call or bool(malformed)
-        self.is_truncated = reply.is_truncated
+        self.is_truncated = self.is_truncated or reply.is_truncated
 
     @property
     def num_prompt_tokens(self) -> int | None:
@@ -188,11 +200,10 @@ async def _take_turns(
         transcript.add(reply)
         calls = reply.message.get("tool_calls") or ()
 
-        if not calls or reply.is_truncated:
-            return
-
-        if turn == limits.max_turns or _is_over(transcript.num_tokens, limits.max_completion_tokens):
+        if _is_over(transcript.num_tokens, limits.max_completion_tokens) or (calls and turn == limits.max_turns):
             transcript.is_truncated = True
+
+        if not calls or transcript.is_truncated:
             return
 
         new = [await _make_call(environment, call) for call in calls]
@@ -279,6 +290,10 @@ async def _call_parts(
 ) -> dict[str, float | None]:
     """What the user's reward functions say, with the arguments that a trainer gives them for a batch of one."""
     values: dict[str, float | None] = {}
+
+    if not played.reward.parts:
+        return values
+
     task = played.source.find_task(start.task_index)
     arguments = {
         "environments": [environment],

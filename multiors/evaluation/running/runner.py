@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from importlib.metadata import version
 from typing import Any, Protocol
 
 import anyio
+import anyio.to_thread
 
 from multiors.errors import ConfigError
 from multiors.evaluation.folder import EpisodeKey, EvaluationRun, Manifest, begin_folder, find_left
@@ -42,7 +42,7 @@ _UNWIND_TIMEOUT_S = 60.0
 
 
 class Watcher(Protocol):
-    """Is told how an evaluation goes on; called on the runner's thread, so it may not wait."""
+    """Is told how an evaluation goes on, one call at a time; episodes that are over wait for it."""
 
     def begin(self, run: EvaluationRun, left: Sequence[EpisodeKey]) -> None:
         """The episodes that are left to play are known."""
@@ -175,20 +175,28 @@ def _written(run: EvaluationRun, played: Mapping[str, EvaluatedSource]) -> Itera
     """What takes a record to the folder; all are on the disk when the block is left.
 
     Raises:
-        ConfigError: Some could not be written.
+        ConfigError: Some could not be written. What takes records raises it too: no more are played for nothing.
     """
     log = RolloutLog(run.folder, max_files=_NO_LIMIT)
     log.hide(secret for each in played.values() for secret in each.source.blueprint.hidden)
 
+    def write(record: RolloutRecord) -> None:
+        log.write([record])
+        _check_written(log)
+
     try:
-        yield lambda record: log.write([record])
+        yield write
     finally:
         log.close()
 
+    _check_written(log)
+
+
+def _check_written(log: RolloutLog) -> None:
     if log.num_lost:
         raise ConfigError(
-            f"{log.num_lost} episodes could not be written to {str(run.folder)!r}. Make room, and run the same "
-            f"evaluation again: it goes on where this one ended."
+            f"{log.num_lost} episodes could not be written to {str(log.folder)!r}; the log says why. Make room, and "
+            f"run the same evaluation again: it goes on where this one ended."
         )
 
 
@@ -213,24 +221,21 @@ def play_all(
         limits: How long an episode may be.
         retries: How often an episode is played anew whose session was lost or never opened.
         max_concurrent_episodes: As of `evaluate`.
-        on_record: Called with each episode that is over, on the runtime's loop.
+        on_record: Called with each episode that is over, one at a time, on a thread where it may wait.
 
     Raises:
         PolicyError: As of `evaluate`.
     """
-    run = _Run(played, policy, keys, seed=seed, limits=limits, retries=retries, on_record=on_record)
-    runtime, is_over = get_runtime(), threading.Event()
+    if not keys:
+        return
 
-    async def play() -> None:
-        try:
-            await run.play(max_concurrent_episodes)
-        finally:
-            is_over.set()
+    run = _Run(played, policy, keys, seed=seed, limits=limits, retries=retries, on_record=on_record)
+    runtime = get_runtime()
 
     try:
-        runtime.run(play)
+        runtime.run(run.play, max_concurrent_episodes)
     except BaseException:
-        is_over.wait(_UNWIND_TIMEOUT_S)  # an interrupt does not wait for what it interrupts
+        runtime.run(run.unwind)  # an interrupt does not wait for what it interrupts
         raise
     finally:
         runtime.close_owned_by({each.source.identity for each in played.values()})
@@ -261,11 +266,32 @@ class _Run:
         self._on_record = on_record
         self._failures: list[PolicyError] = []
         self._num_in_row = 0
+        self._is_over: anyio.Event | None = None
+        self._keeping = anyio.CapacityLimiter(1)
 
         for key in keys:
             self._waiting[key[0]].append(key)
 
     async def play(self, max_concurrent_episodes: int | None) -> None:
+        """Play all episodes.
+
+        Raises:
+            PolicyError: The policy seems to be away.
+        """
+        self._is_over = anyio.Event()
+
+        try:
+            await self._play_all(max_concurrent_episodes)
+        finally:
+            self._is_over.set()
+
+    async def unwind(self) -> None:
+        """Wait until an interrupted `play` has ended, if it began."""
+        if self._is_over is not None:
+            with anyio.move_on_after(_UNWIND_TIMEOUT_S):
+                await self._is_over.wait()
+
+    async def _play_all(self, max_concurrent_episodes: int | None) -> None:
         caps = [each.source.mix_max_sessions for each in self._played.values()]
         asked = max_concurrent_episodes or max(_LEAST_CONCURRENT_EPISODES, self._policy.max_concurrent_replies)
         at_once = min([asked, *(cap for cap in caps if cap is not None)])
@@ -321,7 +347,10 @@ class _Run:
             return
 
         self._num_in_row = 0
-        self._on_record(record)
+
+        # What was played to its end is kept also where the evaluation is interrupted now. Waits for the disk.
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._on_record, record, limiter=self._keeping)
 
     def report(self) -> None:
         """Say that episodes are missing.
