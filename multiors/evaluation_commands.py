@@ -235,7 +235,7 @@ def _print(found: ArmResult | Comparison, *, as_json: bool) -> None:
 
 @contextmanager
 def _shown() -> Iterator[_Bars]:
-    """A bar for each source on a terminal; elsewhere a line for each tenth."""
+    """A bar for each source on a terminal; elsewhere a line for each quarter."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -299,7 +299,7 @@ class _Bars:
         self._progress.update(self._bars[name], advance=1, said=said)
         num_over = sum(self._num_over.values())
 
-        if self._progress.disable and num_over * 10 // self._num_all > (num_over - 1) * 10 // self._num_all:
+        if self._progress.disable and num_over * 4 // self._num_all > (num_over - 1) * 4 // self._num_all:
             self._say(f"{num_over:,} of {self._num_all:,} episodes")
 
     def _say(self, text: str) -> None:
