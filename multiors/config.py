@@ -352,7 +352,9 @@ def _describe_mistake(mistake: ErrorDetails) -> str:
     value = mistake["input"]
 
     if mistake["type"] == "unknown_curriculum" and isinstance(value, dict):
-        value = value.get("name")
+        if "name" not in value:
+            return message.replace("no curriculum is named so", "a curriculum needs its key 'name'")
+        value = value["name"]
 
     shows_value = mistake["type"] != "missing" and not isinstance(value, dict)
     return f"{message} (got {value!r})" if shows_value else message

@@ -140,6 +140,8 @@ def _as_sequence(value: object) -> object:
     """One stands as it is, several in a list."""
     if value is None:
         return ()
+    if value == []:
+        raise ValueError("the list holds no curriculum; leave the key out")
     return [_as_mapping(each) for each in value] if isinstance(value, list) else [_as_mapping(value)]
 
 

@@ -165,7 +165,7 @@ def test_resumed_gates_may_name_other_sources() -> None:
     run.update(seen_in({EASY: SOLVED}))
     saved = run.state()
     saved["sources"][EASY]["graduated"] = True
-    resumed = begin(Gates(window_groups=4))
+    resumed = begin(Gates(graduate_at={HARD: 1.0}, window_groups=4))
     assert ["the curriculum Gates has other settings, and goes on with what it knows"] == resumed.restore(
         json.loads(json.dumps(saved))
     )
@@ -189,15 +189,20 @@ def test_the_metrics_say_what_is_locked_and_what_has_graduated() -> None:
     } == run.measure()
 
 
+OPEN: dict[str, Any] = {"graduate_at": {"a": 1}}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({}, r"no source waits for another, and none graduates\. Give after=\.\.\. or graduate_at=\.\.\."),
+        ({"after": {"a": {}}, "floor": 0.5}, "no source waits for another, and none graduates"),
         ({"after": {"a": {"b": 2}}}, r"after\['a'\]\['b'\]=2 is no number from 0 to 1"),
         ({"graduate_at": {"a": -1}}, r"graduate_at\['a'\]=-1 is no number from 0 to 1"),
-        ({"floor": 0}, "floor=0 is no number above 0 to 1"),
-        ({"margin": 2}, "margin=2 is no number from 0 to 1"),
-        ({"window_groups": 0}, "window_groups=0 is no whole number from 1 upwards"),
-        ({"patience_batches": 0.5}, "patience_batches=0.5 is no whole number from 1 upwards"),
+        ({**OPEN, "floor": 0}, "floor=0 is no number above 0 to 1"),
+        ({**OPEN, "margin": 2}, "margin=2 is no number from 0 to 1"),
+        ({**OPEN, "window_groups": 0}, "window_groups=0 is no whole number from 1 upwards"),
+        ({**OPEN, "patience_batches": 0.5}, "patience_batches=0.5 is no whole number from 1 upwards"),
         ({"after": {"a": {"b": 1}, "b": {"a": 1}}}, "waits for .* waits for .*, so none of them ever opens"),
     ],
 )

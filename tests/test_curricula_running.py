@@ -27,6 +27,7 @@ from multiors.mixing.curricula import (
 from tests.histories import History, even, groups_of, histories, names, play, seen_in, sources_of
 
 NAMES = names(2)
+GATES = Gates(graduate_at={"source-0": 1.0})
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,7 @@ def test_another_curriculum_begins_anew_and_says_so() -> None:
     """What one curriculum knows means nothing to another."""
     run = CurriculumRun(Counting(), sources_of(NAMES))
     run.update(seen_in(BATCH))
-    resumed = CurriculumRun(chain([Gates(), LearningProgress()]), sources_of(NAMES))
+    resumed = CurriculumRun(chain([GATES, LearningProgress()]), sources_of(NAMES))
 
     assert [
         "the curriculum is Gates + LearningProgress, and was Counting; what that one knew is forgotten"
@@ -259,12 +260,12 @@ GOES_ON = "the curriculum ScoreBandit has other settings, and goes on with what 
 )
 def test_a_bandit_with_another_score_begins_anew_and_says_so(before: ScoreBandit, now: ScoreBandit, said: str) -> None:
     """Alone and among others, which go on."""
-    alone, behind = CurriculumRun(now, sources_of(NAMES)), CurriculumRun(chain([Gates(), now]), sources_of(NAMES))
+    alone, behind = CurriculumRun(now, sources_of(NAMES)), CurriculumRun(chain([GATES, now]), sources_of(NAMES))
     fresh, known = alone.state()["sources"], learn(before).state()["sources"]
-    gates = learn(Gates()).state()["sources"]
+    gates = learn(GATES).state()["sources"]
 
     assert [said] == alone.restore(learn(before).state())
-    assert [said] == behind.restore(learn(chain([Gates(), before])).state())
+    assert [said] == behind.restore(learn(chain([GATES, before])).state())
     expected = fresh if said == ANEW else known
     assert expected == alone.state()["sources"]
     assert {name: [gates[name], expected[name]] for name in NAMES} == behind.state()["sources"]
@@ -286,7 +287,7 @@ def test_settings_that_are_not_known_are_not_compared() -> None:
     class Bare(LearningProgress):
         """With an attribute that JSON does not know."""
 
-    curricula = chain([Bare(fast=0.5), Gates()])
+    curricula = chain([Bare(fast=0.5), GATES])
     state = learn(curricula).state() | {"settings": None}
     run = CurriculumRun(curricula, sources_of(NAMES))
 
@@ -342,7 +343,7 @@ def test_a_chain_of_one_is_that_one() -> None:
     assert bandit is chain([bandit])
 
 
-@pytest.mark.parametrize("before", [LearningProgress(), Gates(), ShareSchedule.constant({"source-0": 1})])
+@pytest.mark.parametrize("before", [LearningProgress(), GATES, ShareSchedule.constant({"source-0": 1})])
 def test_nothing_stands_in_front_of_a_schedule(before: Curriculum) -> None:
     """It would take no more of it than what is left out; behind it the same curricula act on its shares."""
     schedule = ShareSchedule.constant({"source-0": 1, "source-1": 3})

@@ -156,6 +156,12 @@ def test_levels_of_numbers_have_about_equally_many_tasks(values: list[float], nu
     assert max(sizes.values()) - min(sizes.values()) <= 1
 
 
+def test_an_order_lists_each_value_once() -> None:
+    """Which of its two places a value has, nobody could say."""
+    with pytest.raises(ConfigError, match=r"Ladder: order=\['a', 'b', 'a'\] has 'a' more than once\. List each value"):
+        Ladder(field="level", order=("a", "b", "a"))
+
+
 def test_levels_of_words_follow_the_given_order() -> None:
     """The order lists the words; those that no task has make no gap."""
     found = find_levels("sort", ["hard", "easy", None, "hard"], order=("easy", "medium", "hard"))

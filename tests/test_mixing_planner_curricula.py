@@ -249,14 +249,14 @@ def test_what_changed_of_the_curricula_is_said_and_the_run_goes_on() -> None:
     assert told == {
         "none": [
             "the checkpoint was made with the curriculum ShareSchedule + LearningProgress, now off",
-            "source 'a' has another task curriculum than before, so it begins anew in its tasks",
+            "source 'a' has no task curriculum any more, so it begins anew in its tasks",
         ],
         "other": [
             "the curriculum is ScoreBandit, and was ShareSchedule + LearningProgress; what that one knew is forgotten"
         ],
         "tasks": [
             "source 'a' has another task curriculum than before, so it begins anew in its tasks",
-            "source 'b' has another task curriculum than before, so it begins anew in its tasks",
+            "source 'b' has a task curriculum, and had none, so it begins anew in its tasks",
         ],
         "new": ["the checkpoint was made without a curriculum, so it knows nothing yet"],
     }

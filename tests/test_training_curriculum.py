@@ -330,7 +330,7 @@ def test_curricula_can_be_switched_off_and_on_between_runs(
     after = resume_changed(off, tiny_policy, tmp_path / "off", whole.folder / "checkpoint-4")
 
     assert "the checkpoint was made with the curriculum LearningProgress, now off" in caplog.text
-    assert "source 'stairs' has another task curriculum than before" in caplog.text
+    assert "source 'stairs' has no task curriculum any more, so it begins anew in its tasks" in caplog.text
     assert after["curriculum"] is None
     caplog.clear()
 

@@ -169,8 +169,11 @@ def compare_task_curricula(
         rule: What does now.
         has_other_tasks: Whether the source has as many tasks as before, and others.
     """
-    if rule is None or before is None or now is None or before["draws"] != now["draws"]:
-        return [f"source {name!r} has another task curriculum than before, so it begins anew in its tasks"], False
+    if rule is None or now is None:
+        return [f"source {name!r} has no task curriculum any more, so it begins anew in its tasks"], False
+    if before is None or before["draws"] != now["draws"]:
+        what = "a task curriculum, and had none" if before is None else "another task curriculum than before"
+        return [f"source {name!r} has {what}, so it begins anew in its tasks"], False
     goes_on = rule.can_continue(before["settings"], has_other_tasks=has_other_tasks)
     who = f"the task curriculum of source {name!r}"
     if before["settings"] != now["settings"]:

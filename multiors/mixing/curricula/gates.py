@@ -58,6 +58,10 @@ class Gates(Curriculum):
     """After so many batches a source opens whatever it waits for. None: never."""
 
     def __post_init__(self) -> None:
+        if not any(self.after.values()) and not self.graduate_at:
+            raise ConfigError(
+                "Gates: no source waits for another, and none graduates. Give after=... or graduate_at=..."
+            )
         for name, prerequisites in self.after.items():
             for before, threshold in prerequisites.items():
                 check_number("Gates", f"after[{name!r}][{before!r}]", threshold, low=0, high=1)

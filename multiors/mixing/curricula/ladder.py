@@ -88,6 +88,11 @@ class Ladder(TaskCurriculum):
                 "Ladder: order=... lists the values of a field. Give field=..., and nothing else beside it."
             )
         if self.order is not None:
+            repeated = [value for place, value in enumerate(self.order) if value in self.order[:place]]
+            if repeated:
+                raise ConfigError(
+                    f"Ladder: order={list(self.order)!r} has {repeated[0]!r} more than once. List each value once."
+                )
             object.__setattr__(self, "order", tuple(self.order))
 
     def begin(self, tasks: SourceTasks, *, seed: int, source: int) -> LadderDraws:
