@@ -232,6 +232,19 @@ def test_what_is_not_compared_is_remarked() -> None:
     ) == compare_arms([reference], [candidate]).remarks
 
 
+def test_sources_that_some_run_lacks_and_ranges_that_differ_are_remarked() -> None:
+    """Runs are compared on what all of them have."""
+    scores = [[float(task % 2)] for task in range(8)]
+    narrow, wide = (make_source(scores, (0.0, top)) for top in (1.0, 2.0))
+    reference = [make_run("1", a=narrow, b=scores), make_run("2", a=narrow)]
+    candidate = [make_run("1", a=wide, b=scores), make_run("2", a=wide, b=scores)]
+
+    assert (
+        "Not every training run was evaluated on 'b': not compared, and not in the macro difference.",
+        "Source 'a': the evaluations declare different ranges of its scores, so none is used.",
+    ) == compare_arms(reference, candidate).remarks[:2]
+
+
 def test_weights_and_scales_that_differ_are_remarked() -> None:
     """Between evaluations, and between the sources of one average."""
     scores = [[float(task % 2)] for task in range(8)]

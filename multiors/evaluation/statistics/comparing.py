@@ -27,11 +27,12 @@ from multiors.evaluation.statistics.estimates import (
 from multiors.evaluation.statistics.pairs import compare_tasks, pair_tasks
 from multiors.evaluation.statistics.pass_at_k import choose_success_at, estimate_pass_at
 from multiors.evaluation.statistics.remarks import (
-    describe_arms,
     describe_pairs,
     describe_run_matching,
     describe_scales,
     describe_scored,
+    describe_sources,
+    describe_weights,
 )
 from multiors.evaluation.statistics.runs import (
     Values,
@@ -107,6 +108,7 @@ def compare_arms(
     """
     _check_arm(reference, "reference")
     _check_arm(candidate, "candidate")
+    reference, candidate = (sorted(arm, key=lambda run: run.name) for arm in (reference, candidate))
     runs = [*reference, *candidate]
     names = [name for name in reference[0].sources if all(name in run.sources for run in runs)]
 
@@ -123,7 +125,8 @@ def compare_arms(
     compare = _compare_by_tasks if len(runs) == 2 else _compare_by_runs
     found = compare(reference, candidate, arms=arms, scales=scales, weights=weights[0], seed=seed)
     said = (
-        *describe_arms(_list_sources(reference), _list_sources(candidate), weights),
+        *describe_sources(names, reference, candidate),
+        *describe_weights(weights),
         *describe_scales({name: scale for name, scale in scales.items() if weights[0][name]}),
         *describe_scored(*({name: arm.sources[name] for name in names} for arm in arms)),
         *found.remarks,
@@ -155,11 +158,10 @@ def _compare_by_runs(
     weights: Mapping[str, float],
     seed: int,
 ) -> Comparison:
-    ordered = [sorted(arm, key=lambda run: run.name) for arm in (reference, candidate)]
-    names = [[run.name for run in arm] for arm in ordered]
+    names = [[run.name for run in arm] for arm in (reference, candidate)]
     is_paired = names[0] == names[1] and len(set(names[0])) == len(names[0])
     common, said = _keep_common_tasks([*reference, *candidate], scales)
-    values = [{name: _average_runs(arm, name, common[name]) for name in scales} for arm in ordered]
+    values = [{name: _average_runs(arm, name, common[name]) for name in scales} for arm in (reference, candidate)]
     macros = [_weigh(each, weights) for each in values]
     ranges = {name: scale.declared or scale.ends for name, scale in scales.items()}
     runs = describe_runs(*values, ranges=ranges, is_paired=is_paired, seed=seed)

@@ -8,29 +8,53 @@ from multiors.evaluation.results import Difference, SourceResult
 from multiors.evaluation.statistics.estimates import Scale
 from multiors.evaluation.statistics.flips import find_least_pairs
 from multiors.evaluation.statistics.pairs import TaskPairs
+from multiors.evaluation.statistics.scores import RunScores
 
-__all__ = ["describe_arms", "describe_pairs", "describe_run_matching", "describe_scales", "describe_scored"]
+__all__ = [
+    "describe_pairs",
+    "describe_run_matching",
+    "describe_scales",
+    "describe_scored",
+    "describe_sources",
+    "describe_weights",
+]
 
 _NOTABLE_FRACTION = 0.05
 """Scored fractions that differ by so much are said."""
 
 
-def describe_arms(
-    reference: Sequence[str], candidate: Sequence[str], weights: Sequence[Mapping[str, float]]
+def describe_sources(
+    compared: Sequence[str], reference: Sequence[RunScores], candidate: Sequence[RunScores]
 ) -> Iterator[str]:
-    """Sources that only one arm has, and weights that are not the same everywhere.
+    """Sources that not every evaluation has, and ranges that they do not agree on."""
+    runs = [*reference, *candidate]
+    where = {
+        name: [any(name in run.sources for run in arm) for arm in (reference, candidate)]
+        for name in dict.fromkeys(name for run in runs for name in run.sources)
+        if name not in compared
+    }
+
+    for had, who in (
+        ([True, False], "Only the reference was"),
+        ([False, True], "Only the candidate was"),
+        ([True, True], "Not every training run was"),
+    ):
+        names = [name for name, each in where.items() if each == had]
+
+        if names:
+            yield f"{who} evaluated on {_list_names(names)}: not compared, and not in the macro difference."
+
+    for name in compared:
+        if len({run.sources[name].range for run in runs}) > 1:
+            yield f"Source {name!r}: the evaluations declare different ranges of its scores, so none is used."
+
+
+def describe_weights(weights: Sequence[Mapping[str, float]]) -> Iterator[str]:
+    """Weights that are not the same everywhere.
 
     Args:
-        reference: The sources of every run of the arm.
-        candidate: As well.
-        weights: Of each run, for the sources that are compared.
+        weights: Of each evaluation, for the sources that are compared.
     """
-    for arm, mine, others in (("reference", reference, candidate), ("candidate", candidate, reference)):
-        only = [name for name in mine if name not in others]
-
-        if only:
-            yield f"Only the {arm} was evaluated on {_list_names(only)}: not compared, and not in the macro difference."
-
     if any(each != weights[0] for each in weights):
         yield "The evaluations weigh the sources differently: the weights of the reference are used."
 
