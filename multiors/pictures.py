@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,12 +20,14 @@ import numpy as np
 from multiors.errors import ConfigError
 from multiors.series import Run, RunSeries, Values, read_run
 
-__all__ = ["Line", "Panel", "draw_at_end", "draw_run", "prepare_panels"]
+__all__ = ["PLAIN", "Line", "Panel", "check_name", "draw_at_end", "draw_run", "make_figure", "prepare_panels", "save"]
 
 logger = logging.getLogger("multiors.pictures")
 
 _FORMATS = (".png", ".svg")
-_PLAIN = {"parse_math": False, "usetex": False}
+PLAIN: Mapping[str, Any] = {"parse_math": False, "usetex": False}
+"""Text that is shown as it is."""
+
 _STYLES: Mapping[str, Mapping[str, Any]] = {
     "line": {"linewidth": 1.8},
     "thin": {"linewidth": 0.8, "alpha": 0.4, "marker": ".", "markersize": 2},
@@ -64,10 +67,20 @@ def draw_run(run: Run, path: str | os.PathLike[str]) -> None:
     Raises:
         ConfigError: There is no run to be drawn, matplotlib is not installed, or the picture cannot be written.
     """
+    target = check_name(path)
+    _draw(read_run(run), target)
+
+
+def check_name(path: str | os.PathLike[str]) -> Path:
+    """Where a picture goes.
+
+    Raises:
+        ConfigError: Its ending is of no format that is drawn.
+    """
     target = Path(path)
     if target.suffix.lower() not in _FORMATS:
         raise ConfigError(f"a picture {str(target)!r} cannot be drawn: its name must end with one of {list(_FORMATS)}.")
-    _draw(read_run(run), target)
+    return target
 
 
 def draw_at_end(log_history: Sequence[Mapping[str, Any]], folder: str | os.PathLike[str]) -> None:
@@ -115,6 +128,27 @@ def _smooth(values: Values, width: int) -> Values:
 
 
 def _draw(series: RunSeries, path: Path) -> None:
+    panels = prepare_panels(series)
+    with make_figure(width=9.0, height=_HEIGHTS[len(panels)]) as figure:
+        colors = _choose_colors(series.names)
+        all_axes = figure.subplots(len(panels), 1, sharex=True, height_ratios=_HEIGHT_RATIOS[: len(panels)])
+        for axes, panel in zip(all_axes, panels, strict=True):
+            _draw_panel(axes, panel, series.positions, colors)
+        all_axes[0].set_ylim(bottom=0.0)
+        all_axes[-1].set_xlabel(series.axis, **PLAIN)
+        if series.about:
+            figure.suptitle(series.about, fontsize="medium", **PLAIN)
+        _draw_legend(figure, colors)
+        save(figure, path)
+
+
+@contextmanager
+def make_figure(*, width: float, height: float, dpi: int = 80) -> Iterator[Any]:
+    """An empty figure that needs no display.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -122,28 +156,27 @@ def _draw(series: RunSeries, path: Path) -> None:
     except ImportError as error:
         raise ConfigError("a picture needs matplotlib. Install it: pip install 'multiors[plots]'.") from error
 
-    panels = prepare_panels(series)
     # Text of an SVG stays text, which can be read and searched.
     with rc_context({"text.usetex": False, "svg.fonttype": "none"}):
-        figure = Figure(figsize=(9.0, _HEIGHTS[len(panels)]), dpi=80, layout="constrained")
-        canvas = FigureCanvasAgg(figure)
-        colors = _choose_colors(series.names)
-        all_axes = figure.subplots(len(panels), 1, sharex=True, height_ratios=_HEIGHT_RATIOS[: len(panels)])
-        for axes, panel in zip(all_axes, panels, strict=True):
-            _draw_panel(axes, panel, series.positions, colors)
-        all_axes[0].set_ylim(bottom=0.0)
-        all_axes[-1].set_xlabel(series.axis, **_PLAIN)
-        if series.about:
-            figure.suptitle(series.about, fontsize="medium", **_PLAIN)
-        _draw_legend(figure, colors)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.suffix.lower() == ".svg":
-                figure.savefig(path)
-            else:
-                _save_png(canvas, path)
-        except OSError as error:
-            raise ConfigError(f"the picture {str(path)!r} cannot be written: {error.strerror}.") from error
+        figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure as its name's ending says.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix.lower() == ".svg":
+            figure.savefig(path)
+        else:
+            _save_png(figure.canvas, path)
+    except OSError as error:
+        raise ConfigError(f"the picture {str(path)!r} cannot be written: {error.strerror}.") from error
 
 
 def _save_png(canvas: Any, path: Path) -> None:
@@ -160,7 +193,7 @@ def _draw_panel(axes: Any, panel: Panel, positions: Sequence[float], colors: Map
         axes.plot(positions, values, color=colors[line.source], **_STYLES[line.style])
     if all(line.style == "steps" for line in panel.lines):
         axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.set_ylabel(panel.label, **_PLAIN)
+    axes.set_ylabel(panel.label, **PLAIN)
     axes.grid(visible=True, alpha=0.2)
 
 
@@ -173,7 +206,7 @@ def _draw_legend(figure: Any, colors: Mapping[str, Any]) -> None:
     columns = -(-len(handles) // _LEGEND_ROWS)
     legend = figure.legend(handles, places, loc="outside right upper", fontsize="small", ncols=columns)
     for text, name in zip(legend.get_texts(), colors, strict=True):
-        text.set(text=name, **_PLAIN)
+        text.set(text=name, **PLAIN)
 
 
 def _choose_colors(names: Sequence[str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from multiors.mixing.curricula.observing import mean_of
 from multiors.rollout_log import read_rollouts
 from multiors.tables import align
 
-__all__ = ["Run", "RunSeries", "Values", "read_run"]
+__all__ = ["Run", "RunSeries", "Values", "is_rollout_log", "read_run"]
 
 Run: TypeAlias = "Simulation | RunSeries | Sequence[Mapping[str, Any]] | str | os.PathLike[str]"
 """What can be shown: a simulation, a trainer's `state.log_history`, or the path of a checkpoint or rollout log."""
@@ -100,6 +100,11 @@ def read_run(run: Run) -> RunSeries:
     if isinstance(run, (str, os.PathLike)):
         return _of_path(Path(run))
     return _of_log_history(run, "the trainer's log")
+
+
+def is_rollout_log(path: str | os.PathLike[str]) -> bool:
+    """Whether `read_run` takes a path for a rollout log."""
+    return _find_state(Path(path)) is None
 
 
 def _of_simulation(run: Simulation) -> RunSeries:

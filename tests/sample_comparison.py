@@ -1,24 +1,24 @@
-"""Evaluations that nobody played, and what a comparison of them would find: small, with every verdict and reason.
+"""Evaluations that nobody played, and what a comparison of them finds: small, with every verdict.
 
 `sort` regresses, `heat` improves, `echo` cannot be told, `maze` is scored in one arm alone.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from statistics import NormalDist, fmean, stdev
 from typing import Any
 
+from multiors.evaluation import compare, summarize
 from multiors.evaluation.folder import EvaluationRun, Manifest, SourcePlan, begin_folder
-from multiors.evaluation.results import ArmResult, Comparison, Difference, Estimate, SourceResult, Usage, Verdict
+from multiors.evaluation.results import ArmResult, Comparison
 from multiors.records import RolloutRecord, StepRecord, UnscoredReason
 from multiors.redaction import Redactor
 from multiors.rollout_log.lines import render, render_header
 
-__all__ = ["NUM_TASKS", "SOURCES", "make_arm", "make_comparison", "make_episode", "write_evaluation"]
+__all__ = ["NUM_TASKS", "SOURCES", "make_arm", "make_comparison", "make_episode", "write_evaluation", "write_training"]
 
 SOURCES = ("sort", "heat", "echo", "maze")
 NUM_TASKS = 24
@@ -106,7 +106,10 @@ def write_evaluation(folder: Path, arm: str, records: list[RolloutRecord] | None
     tasks = {name: sorted({record.task_index or 0 for record in records if record.source == name}) for name in names}
     manifest = Manifest(
         policy={"kind": "scripted", "name": f"policy {arm}", "sampling": {"temperature": 1.0}},
-        sources={name: SourcePlan("http://127.0.0.1:8001", name, "test", tuple(tasks[name])) for name in names},
+        sources={
+            name: SourcePlan("http://127.0.0.1:8001", name, "test", tuple(tasks[name]), reward_range=(0.0, 1.0))
+            for name in names
+        },
         seed=0,
         episodes_per_task=1 + max((record.episode or 0 for record in records), default=0),
         limits={"turns": 8},
@@ -119,110 +122,37 @@ def write_evaluation(folder: Path, arm: str, records: list[RolloutRecord] | None
         return run
 
 
-# -- what a comparison would find
+def _make_plan(name: str, tasks: list[int]) -> SourcePlan:
+    return SourcePlan("http://127.0.0.1:8001", name, "test", tuple(tasks), reward_range=(0.0, 1.0))
 
 
-def make_arm(run: EvaluationRun, name: str | None = None) -> ArmResult:
-    """What one evaluation would come to."""
-    records = list(run.episodes())
-    sources = {
-        source: _make_source(source, [each for each in records if each.source == source])
-        for source in run.manifest.sources
-    }
-    values = [each.score.value for each in sources.values()]
-    known = [value for value in values if value is not None]
-    macro = fmean(known) if len(known) == len(values) else None
-    error = None if macro is None else 0.02
-    return ArmResult(name or run.name, run.manifest.policy, 1, sources, _estimate(macro, error, len(known)))
+def write_training(folder: Path, *, num_steps: int = 60) -> None:
+    """The rollout log of a training in which `sort` forgets, `heat` learns, and `echo` breaks down at the end."""
+    chance = Random(7)
+    records: list[RolloutRecord] = []
 
+    for step in range(1, num_steps + 1):
+        part = step / num_steps
 
-def _make_source(source: str, records: list[RolloutRecord]) -> SourceResult:
-    means = list(_task_means(records).values())
-    reasons = [record.reason for record in records if record.reason is not None]
-    error = stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None
-    scored = sum(record.reward is not None for record in records)
-    total = sum(record.reward or 0.0 for record in records)
-    usage = Usage(
-        num_turns=sum(len(record.messages) for record in records),
-        num_tool_calls=sum(len(record.steps) for record in records),
-        num_prompt_tokens=sum(record.num_prompt_tokens or 0 for record in records),
-        num_sampled_tokens=sum(record.num_sampled_tokens or 0 for record in records),
-        policy_s=0.9 * len(records),
-        median_s=1.9,
-        p95_s=2.5,
-    )
-    num = len(records)
-    score = _estimate(fmean(means) if means else None, error, len(means))
-    return SourceResult(
-        source=source,
-        weight=1 / len(SOURCES),
-        num_tasks=len({record.task_index for record in records}),
-        num_episodes=num,
-        num_scored=scored,
-        unscored_by_reason={reason: reasons.count(reason) for reason in dict.fromkeys(reasons)},
-        score=score,
-        bounds=(total / num, (total + num - scored) / num),
-        success_at=0.5,
-        pass_at={
-            k: _estimate(None if not means else min(1.0, fmean(means) * (0.8 + 0.2 * k)), 0.05, len(means))
-            for k in (1, 2)
-        },
-        usage=usage,
-    )
+        for place in range(8):
+            source = ("sort", "heat", "heat", "echo")[place % 4]
+            mean = {"sort": 0.8 - 0.5 * part, "heat": 0.2 + 0.6 * part, "echo": 0.5}[source]
+            is_lost = source == "echo" and part > 0.6 and chance.random() < 0.5
+            reward = None if is_lost else round(min(1.0, max(0.0, mean + chance.gauss(0.0, 0.1))), 3)
+            reason = UnscoredReason.SESSION_LOST if is_lost else None
+            record = make_episode(source, chance.randrange(20), 0, reward=reward, reason=reason)
+            records.append(replace(record, slot=len(records) // 2, step=step, episode=None, seed=None))
 
-
-def _task_means(records: list[RolloutRecord]) -> dict[int, float]:
-    by_task: dict[int, list[float]] = {}
-
-    for record in records:
-        if record.reward is not None:
-            by_task.setdefault(record.task_index or 0, []).append(record.reward)
-
-    return {task: fmean(rewards) for task, rewards in by_task.items()}
-
-
-def _estimate(value: float | None, error: float | None, num_units: int) -> Estimate:
-    if value is None or error is None:
-        return Estimate(value, None, None, None, num_units)
-    return Estimate(value, value - 1.96 * error, value + 1.96 * error, error, num_units, "t over tasks")
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [render(record, Redactor(), limit_bytes=64 * 1024**2) for record in records]
+    (folder / "rollouts-000001-rank0.jsonl").write_bytes(b"".join([render_header(["sort", "heat", "echo"]), *lines]))
 
 
 def make_comparison(reference: EvaluationRun, candidate: EvaluationRun, **changes: Any) -> Comparison:
-    """What a comparison of two evaluations would find."""
-    arms = [list(run.episodes()) for run in (reference, candidate)]
-    pairs = {
-        source: _pair([[each for each in arm if each.source == source] for arm in arms])
-        for source in reference.manifest.sources
-    }
-    sources = {source: _make_difference(changes_of, len(pairs)) for source, changes_of in pairs.items()}
-    known = [each for each in sources.values() if each.value is not None]
-    everything = [change for changes_of in pairs.values() for change in changes_of]
-    macro = _make_difference(everything, 1) if len(known) == len(sources) else _make_difference([], 1)
-    values: Mapping[str, Any] = {
-        "reference": make_arm(reference),
-        "candidate": make_arm(candidate),
-        "unit": "task",
-        "is_paired": True,
-        "value": "reward",
-        "macro": macro,
-        "sources": sources,
-        "remarks": ("The scored fractions of 'maze' differ: 97 % beside 0 %.",),
-    }
-    return Comparison(**{**values, **changes})
+    """What a comparison of two evaluations finds, or would find if some of it were different."""
+    return replace(compare(reference, candidate, success_at=0.5), **changes)
 
 
-def _pair(arms: list[list[RolloutRecord]]) -> list[float]:
-    before, after = map(_task_means, arms)
-    return [after[task] - before[task] for task in before if task in after]
-
-
-def _make_difference(changes: list[float], num_tests: int) -> Difference:
-    if len(changes) < 2:
-        return Difference(None, None, None, None, None, None, None, len(changes), "undecided")
-
-    value, error = fmean(changes), stdev(changes) / math.sqrt(len(changes))
-    p = 2 * (1 - NormalDist().cdf(abs(value) / error)) if error else 1.0
-    adjusted = min(1.0, p * num_tests)
-    verdict: Verdict = "undecided" if adjusted > 0.05 else "better" if value > 0 else "worse"
-    low, high = value - 2 * error, value + 2 * error
-    return Difference(value, low, high, error, p, adjusted, 2.8 * error, len(changes), verdict)
+def make_arm(run: EvaluationRun) -> ArmResult:
+    """What one evaluation comes to."""
+    return summarize(run, success_at=0.5)

@@ -26,7 +26,10 @@ _LEFT = {
     "mixing": {"errors", "records", "tables"},
     "rewards": {"errors", "numeric", "records", "tables"},
     "training": {"errors", "records", "redaction", "rollout_log", "ors", "mixing", "rewards"},
-    "evaluation": {"errors", "numeric", "tables", "records", "redaction", "rollout_log", "ors", "rewards"},
+    "evaluation": {
+        *("errors", "numeric", "tables", "records", "redaction", "rollout_log", "ors", "rewards"),
+        *("series", "pictures"),
+    },
     "series": {"errors", "tables", "rollout_log", "mixing"},
     "pictures": {"errors", "series"},
     "spec": {"errors", "records", "ors", "mixing", "rewards", "training", "pictures"},

@@ -127,6 +127,11 @@ class ArmResult:
     macro: Estimate
     """Mean of the sources' scores by their weights. None where a source that has a weight has no score."""
 
+    def to_json(self) -> dict[str, Any]:
+        """As JSON-ready values; None stays None."""
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return values
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:

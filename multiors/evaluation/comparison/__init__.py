@@ -8,6 +8,17 @@ order), `text` (terminal and Markdown), `charts` and `transcripts` (what a page 
 from __future__ import annotations
 
 from multiors.evaluation.comparison.html import to_html, write_page
+from multiors.evaluation.comparison.pictures import draw_distributions, draw_result
 from multiors.evaluation.comparison.text import print_result, to_markdown, to_text
+from multiors.evaluation.comparison.training import to_training_html
 
-__all__ = ["print_result", "to_html", "to_markdown", "to_text", "write_page"]
+__all__ = [
+    "draw_distributions",
+    "draw_result",
+    "print_result",
+    "to_html",
+    "to_markdown",
+    "to_text",
+    "to_training_html",
+    "write_page",
+]

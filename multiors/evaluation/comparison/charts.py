@@ -14,10 +14,26 @@ from multiors.evaluation.comparison.visible import fold
 from multiors.evaluation.comparison.wording import say_number
 from multiors.evaluation.results import Comparison, Difference, Verdict
 
-__all__ = ["Bar", "Forest", "ForestRow", "Histogram", "Tick", "find_ticks", "lay_out_forest", "lay_out_histogram"]
+__all__ = [
+    "CURVE_HEIGHT",
+    "CURVE_WIDTH",
+    "Bar",
+    "Curve",
+    "Forest",
+    "ForestRow",
+    "Histogram",
+    "Tick",
+    "find_ticks",
+    "lay_out_curve",
+    "lay_out_forest",
+    "lay_out_histogram",
+]
 
+CURVE_WIDTH = 1000
+CURVE_HEIGHT = 100
 _NUM_BINS = 20
 _NUM_TICKS = 5
+_TICK_ROOM = 5.0
 _MARGIN = 0.06
 
 
@@ -62,6 +78,18 @@ class Bar(NamedTuple):
     candidate: float
 
 
+class Curve(NamedTuple):
+    """Lines over a run, in a box of `CURVE_WIDTH` by `CURVE_HEIGHT`."""
+
+    paths: tuple[tuple[str, str], ...]
+    """Style of each line, and where it goes, as SVG has it."""
+
+    low: str
+    """What the lower edge of the box means."""
+
+    high: str
+
+
 class Histogram(NamedTuple):
     """How the means of tasks are distributed, in both arms."""
 
@@ -89,7 +117,7 @@ def lay_out_forest(comparison: Comparison) -> Forest:
     rows = [_lay_out_row(name, each, place) for name, each in comparison.sources.items()]
     return Forest(
         zero=place(0.0),
-        ticks=tuple(Tick(place(value), say_number(value, signed=True)) for value in find_ticks(low, high)),
+        ticks=_lay_out_ticks(low, high, signed=True),
         rows=tuple(rows),
         overall=_lay_out_row("overall", comparison.macro, place),
     )
@@ -137,8 +165,49 @@ def lay_out_histogram(reference: Sequence[float], candidate: Sequence[float]) ->
         if up or down
     ]
     means = [None if not arm else _percent(math.fsum(arm) / len(arm), *axis) for arm in (reference, candidate)]
-    ticks = tuple(Tick(_percent(value, *axis), say_number(value)) for value in find_ticks(*axis))
-    return Histogram(tuple(bars), ticks, means[0], means[1])
+    return Histogram(tuple(bars), _lay_out_ticks(*axis), means[0], means[1])
+
+
+def lay_out_curve(
+    lines: Sequence[tuple[str, Sequence[float | None]]], positions: Sequence[float], *, floor: float | None = None
+) -> Curve | None:
+    """Lines over a run; where there is no value, a line has a gap. None: there is no value at all.
+
+    Args:
+        lines: Style and values of each.
+        positions: Where the values lie.
+        floor: What the lower edge means. None: the lowest value.
+    """
+    values = [value for _, line in lines for value in line if value is not None]
+
+    if not values:
+        return None
+
+    low, high = min(values) if floor is None else floor, max(values)
+    low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
+    width, height = (positions[-1] - positions[0]) or 1.0, high - low
+    paths = []
+
+    for style, line in lines:
+        pieces, is_down = [], False
+
+        for position, value in zip(positions, line, strict=True):
+            if value is not None:
+                x = CURVE_WIDTH * (position - positions[0]) / width
+                y = CURVE_HEIGHT * (1 - (value - low) / height)
+                # A line to where it begins makes a dot of a value that stands alone.
+                pieces.append(f"L{x:.1f} {y:.1f}" if is_down else f"M{x:.1f} {y:.1f}L{x:.1f} {y:.1f}")
+            is_down = value is not None
+
+        paths.append((style, "".join(pieces)))
+
+    return Curve(tuple(paths), say_number(low), say_number(high))
+
+
+def _lay_out_ticks(low: float, high: float, *, signed: bool = False) -> tuple[Tick, ...]:
+    """Those whose labels have room."""
+    ticks = (Tick(_percent(value, low, high), say_number(value, signed=signed)) for value in find_ticks(low, high))
+    return tuple(tick for tick in ticks if _TICK_ROOM <= tick.at <= 100 - _TICK_ROOM)
 
 
 def find_ticks(low: float, high: float) -> tuple[float, ...]:

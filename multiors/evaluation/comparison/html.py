@@ -32,7 +32,7 @@ from multiors.evaluation.folder import EvaluationRun
 from multiors.evaluation.results import ArmResult, Comparison, Difference
 from multiors.records import RolloutRecord
 
-__all__ = ["embed", "find_task_means", "render_page", "to_html", "write_page"]
+__all__ = ["embed", "name_result", "read_task_means", "render_page", "to_html", "write_page"]
 
 _PACKAGE = "multiors.evaluation.comparison"
 
@@ -47,7 +47,7 @@ def to_html(result: Comparison | ArmResult, *arms: Sequence[EvaluationRun]) -> s
     """
     value = result.value if isinstance(result, Comparison) else "reward"
     briefs = _read_briefs(arms, value)
-    means = [find_task_means(briefs, side) for side in range(len(arms))]
+    means = [_find_task_means(briefs, side) for side in range(len(arms))]
     common: dict[str, Any] = {
         "sheet": describe(result),
         "episodes": _find_episodes(arms, briefs),
@@ -58,7 +58,7 @@ def to_html(result: Comparison | ArmResult, *arms: Sequence[EvaluationRun]) -> s
         return render_page(
             "comparison.html",
             **common,
-            arms=name_arms(result),
+            arms=name_result(result),
             comparison=result,
             forest=lay_out_forest(result),
             said=[_say(each) for each in result.sources.values()],
@@ -72,7 +72,7 @@ def to_html(result: Comparison | ArmResult, *arms: Sequence[EvaluationRun]) -> s
     return render_page(
         "evaluation.html",
         **common,
-        arms=(fold(result.name),),
+        arms=name_result(result),
         charts=[(fold(name), None, lay_out_histogram(means[0].get(name, []), [])) for name in result.sources],
     )
 
@@ -92,17 +92,17 @@ def write_page(page: str, path: str | os.PathLike[str]) -> None:
         raise ConfigError(f"the page {str(target)!r} cannot be written: {error.strerror}.") from error
 
 
-def find_task_means(briefs: Mapping[Key, Sequence[Brief | None]], side: int) -> dict[str, list[float]]:
-    """The mean over the scored episodes of each task of each source; of several runs, all episodes together."""
-    found: dict[str, dict[int, list[float]]] = {}
+def name_result(result: Comparison | ArmResult) -> tuple[str, ...]:
+    """How the policies are called: reference and candidate, or the one."""
+    return name_arms(result) if isinstance(result, Comparison) else (fold(result.name),)
 
-    for key, sides in briefs.items():
-        brief = sides[side]
 
-        if brief is not None and brief.score is not None:
-            found.setdefault(key[0], {}).setdefault(key[1], []).append(brief.score)
-
-    return {name: [sum(scores) / len(scores) for scores in by_task.values()] for name, by_task in found.items()}
+def read_task_means(
+    result: Comparison | ArmResult, arms: Sequence[Sequence[EvaluationRun]]
+) -> list[dict[str, list[float]]]:
+    """Of each arm the mean over the scored episodes of each task, by source; of several runs all episodes together."""
+    briefs = _read_briefs(arms, result.value if isinstance(result, Comparison) else "reward")
+    return [_find_task_means(briefs, side) for side in range(len(arms))]
 
 
 def render_page(template: str, *, episodes: Episodes, **values: Any) -> str:
@@ -167,6 +167,18 @@ def _read_briefs(arms: Sequence[Sequence[EvaluationRun]], value: str) -> dict[Ke
         sides[side] = Brief(getattr(record, value), record.error is not None)
 
     return briefs
+
+
+def _find_task_means(briefs: Mapping[Key, Sequence[Brief | None]], side: int) -> dict[str, list[float]]:
+    found: dict[str, dict[int, list[float]]] = {}
+
+    for key, sides in briefs.items():
+        brief = sides[side]
+
+        if brief is not None and brief.score is not None:
+            found.setdefault(key[0], {}).setdefault(key[1], []).append(brief.score)
+
+    return {name: [sum(scores) / len(scores) for scores in by_task.values()] for name, by_task in found.items()}
 
 
 def _find_episodes(arms: Sequence[Sequence[EvaluationRun]], briefs: Mapping[Key, Sequence[Brief | None]]) -> Episodes:

@@ -139,7 +139,7 @@ def _say_source(comparison: Comparison, name: str) -> str:
 
     if difference.verdict == "undecided":
         return f"{said}{_say_missed(difference)}"
-    return f"{said}, from {say_number(means[0])} to {say_number(means[1])}"
+    return f"{said}; means {say_number(means[0])} and {say_number(means[1])}"
 
 
 def _say_certainty(difference: Difference, *, adjusted: bool = False) -> str:
@@ -238,10 +238,8 @@ def _tabulate_scores(arm: ArmResult) -> Table:
         )
         for name, each in arm.sources.items()
     ]
-    tasks, episodes = (
-        sum(each.num_tasks for each in arm.sources.values()),
-        sum(each.num_episodes for each in arm.sources.values()),
-    )
+    tasks = sum(each.num_tasks for each in arm.sources.values())
+    episodes = sum(each.num_episodes for each in arm.sources.values())
     macro = (say_number(arm.macro.value), say_between(arm.macro.low, arm.macro.high))
     rows.append(("overall", *macro, say_fraction(_scored_fraction(arm)), f"{tasks:,}", f"{episodes:,}"))
     return Table("Scores", ("environment", "mean", "95 % interval", "scored", "tasks", "episodes"), tuple(rows))
@@ -293,19 +291,19 @@ def _say_reasons(number_by_reason: Mapping[UnscoredReason, int]) -> str:
 
 
 def _tabulate_passes(*arms: ArmResult) -> list[Table]:
+    """One column for each k. Nothing if no source knows what a success is."""
+    found = [(name, arm, each) for name, arm, each in _by_source(arms) if each.pass_at]
+    numbers = sorted({k for _, _, each in found for k in each.pass_at})
     rows = [
         (
             *_lead(name, arm, arms),
-            f"{k}",
-            say_estimate(estimate),
             say_number(each.success_at),
-            f"{estimate.num_units:,}",
+            *(say_estimate(each.pass_at[k]) if k in each.pass_at else NOTHING for k in numbers),
         )
-        for name, arm, each in _by_source(arms)
-        for k, estimate in sorted(each.pass_at.items())
+        for name, arm, each in found
     ]
-    header = _head(arms, "k", "pass@k", "success from", "tasks")
-    return [Table("At least one success in k episodes (pass@k)", header, tuple(rows))] if rows else []
+    header = _head(arms, "success from", *(f"pass@{k}" for k in numbers))
+    return [Table("At least one success in k episodes", header, tuple(rows))] if rows else []
 
 
 def _tabulate_usage(*arms: ArmResult) -> list[Table]:
@@ -319,12 +317,8 @@ def _tabulate_usage(*arms: ArmResult) -> list[Table]:
 
         totals = (usage.num_turns, usage.num_tool_calls, usage.num_prompt_tokens, usage.num_sampled_tokens)
         means = [say_whole(None if total is None else total / played) for total in totals]
-        times = [
-            None if usage.policy_s is None else usage.policy_s / played,
-            usage.median_s,
-            usage.p95_s,
-        ]
-        rows.append((*_lead(name, arm, arms), *means, *(_say_seconds(each) for each in times)))
+        times = [None if usage.policy_s is None else usage.policy_s / played, usage.median_s, usage.p95_s]
+        rows.append((*_lead(name, arm, arms), *means, *map(_say_seconds, times)))
 
     columns = ("turns", "tool calls", "tokens read", "tokens written", "waited for policy", "median", "19 of 20 within")
     return [Table("Cost of an episode", _head(arms, *columns), tuple(rows))] if rows else []

@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from multiors.evaluation.comparison.visible import fold, reveal
@@ -84,27 +85,30 @@ def tell_kind(sides: Sequence[Brief | None]) -> Kind:
 def choose(briefs: Mapping[Key, Sequence[Brief | None]], most: int = _MOST_EPISODES) -> list[Key]:
     """Which episodes are shown, in that order.
 
-    What regressed comes first, then what has no score, then what improved; where there are more than fit, each kind and
-    each environment gets its turn, the largest loss first.
+    What regressed comes first, then what has no score, then what improved, the largest change first. Where more of
+    these are there than fit, each kind of each environment gets its turn, and a third of the places is kept for the
+    rest.
     """
     queues: dict[tuple[int, str], list[Key]] = {}
 
     for key, sides in briefs.items():
-        kind = tell_kind(sides)
-        rank = KINDS.index(kind) if kind in KINDS else len(KINDS)
-        queues.setdefault((rank, str(key[0])), []).append(key)
+        queues.setdefault((_rank(sides)[0], str(key[0])), []).append(key)
 
-    ordered = [_order(queues[place], briefs, is_rest=place[0] == len(KINDS)) for place in sorted(queues)]
-    first = [queue for queue, place in zip(ordered, sorted(queues), strict=True) if place[0] < len(KINDS)]
-    rest = [queue for queue, place in zip(ordered, sorted(queues), strict=True) if place[0] == len(KINDS)]
-    chosen = [key for queue_set in (first, rest) for key in _take_turns(queue_set)][:most]
-    rank_of = {key: rank for (rank, _), keys in queues.items() for key in keys}
-    return sorted(chosen, key=lambda key: (rank_of[key], -_find_change(briefs[key])))
+    first = [_order(queues[place], briefs) for place in sorted(queues) if place[0] < len(KINDS)]
+    rest = [_spread(queues[place]) for place in sorted(queues) if place[0] == len(KINDS)]
+    num_rest = min(sum(map(len, rest)), max(most // 3, most - sum(map(len, first))))
+    chosen = {*islice(_take_turns(first), most - num_rest), *islice(_take_turns(rest), num_rest)}
+    return sorted((key for key in briefs if key in chosen), key=lambda key: _rank(briefs[key]))
 
 
-def _order(keys: list[Key], briefs: Mapping[Key, Sequence[Brief | None]], *, is_rest: bool) -> list[Key]:
+def _rank(sides: Sequence[Brief | None]) -> tuple[int, float]:
+    kind = tell_kind(sides)
+    return (KINDS.index(kind), -_find_change(sides)) if kind in KINDS else (len(KINDS), 0.0)
+
+
+def _order(keys: list[Key], briefs: Mapping[Key, Sequence[Brief | None]]) -> list[Key]:
     """The largest change first; of those that nothing distinguishes, spread over all."""
-    return _spread(keys) if is_rest else sorted(keys, key=lambda key: -_find_change(briefs[key]))
+    return sorted(_spread(keys), key=lambda key: -_find_change(briefs[key]))
 
 
 def _find_change(sides: Sequence[Brief | None]) -> float:
@@ -249,16 +253,17 @@ def _show_messages(
 
 
 def _take_step(message: Mapping[str, Any], waiting: deque[StepRecord], left: list[StepRecord]) -> StepRecord | None:
-    """The step that a result is of: the next that says the same, or that is of the same tool. None: there is none."""
+    """The step that a result is of: the next that says the same, else the next if it is of the same tool. None: there
+    is none. Steps that are passed over are left.
+    """
     text = _read_text(message.get("content"))
+    place = next((place for place, step in enumerate(waiting) if step.output == text), None)
 
-    for place, step in enumerate(waiting):
-        if step.output == text or (place == 0 and step.tool == message.get("name")):
-            for _ in range(place):
-                left.append(waiting.popleft())
-            return waiting.popleft()
+    if place is None:
+        return waiting.popleft() if waiting and waiting[0].tool == message.get("name") else None
 
-    return None
+    left += [waiting.popleft() for _ in range(place)]
+    return waiting.popleft()
 
 
 def _show_message(message: Mapping[str, Any], bounds: Bounds) -> dict[str, Any]:

@@ -4,6 +4,8 @@
   const PAGE = 50;
   const WORDS = { regressed: "regressed", unscored: "unscored", improved: "improved", failed: "failed", equal: "no change", scored: "scored" };
   const { arms, cards } = JSON.parse(document.getElementById("data").textContent);
+  const list = document.getElementById("episodes");
+  if (list === null) return;
   const chosen = { source: "", arm: "", kind: "", text: "" };
   let shown = PAGE;
 
@@ -122,7 +124,7 @@
   function update() {
     const found = select();
     find("list").replaceChildren(...found.slice(0, shown).map(showRow));
-    find("count").textContent = `${found.length} of ${cards.length} episodes`;
+    find("count").textContent = `${found.length} of ${cards.length} ${list.dataset.noun}`;
     find("more").hidden = found.length <= shown;
     find("more").textContent = `Show ${Math.min(PAGE, found.length - shown)} more`;
   }
