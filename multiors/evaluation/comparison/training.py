@@ -20,7 +20,7 @@ from multiors.evaluation.comparison.html import render_page
 from multiors.evaluation.comparison.sheets import Group, Sheet, Table
 from multiors.evaluation.comparison.transcripts import Brief, Episodes, Key, choose, gather
 from multiors.evaluation.comparison.visible import fold
-from multiors.evaluation.comparison.wording import count, say_difference, say_fraction, say_number, say_whole
+from multiors.evaluation.comparison.wording import count, say_difference, say_fraction, say_number
 from multiors.evaluation.results import Verdict
 from multiors.pictures import prepare_panels
 from multiors.records import RolloutRecord, UnscoredReason
@@ -85,7 +85,7 @@ def to_training_html(series: RunSeries, rollouts: str | os.PathLike[str] | None)
         episodes=Episodes([], 0, {}) if rollouts is None else _find_rollouts(Path(rollouts)),
         has_rollouts=rollouts is not None,
         axis=series.axis,
-        ends=[say_whole(position) for position in (series.positions[0], series.positions[-1])],
+        ends=[f"{position:g}" for position in (series.positions[0], series.positions[-1])],
         charts=[_draw(name, verdicts[name], series, failures.get(name)) for name in series.names],
         runs=[] if rollouts is None else [(fold(str(rollouts), 600), "rollout log")],
     )

@@ -71,10 +71,10 @@ def say_fraction(value: float | None) -> str:
 
 
 def say_whole(value: float | None) -> str:
-    """A count or a mean of counts, to one decimal where it is small."""
+    """A mean of counts, with a decimal where it is small."""
     if value is None:
         return NOTHING
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
 
 
 def count(number: int, noun: str) -> str:
