@@ -108,8 +108,10 @@ def test_episodes_are_filtered_by_environment_policy_outcome_and_text(browser: B
     rows = {(each.text.split("\n")[0], each.get_attribute("class")) for each in browser.find_all(".episode")}
     browser.find("#by-text").send_keys("SORT-7-0")
     counts.append(browser.read("#count"))
+    left = browser.read_all("#by-kind button:enabled")
 
     assert ["192 of 192 episodes", "48 of 192 episodes", "1 of 192 episodes"] == counts
+    assert ["all 1", "regressed 1"] == left
     assert {("sort", "episode regressed")} == rows
     is_quiet(browser, page)
 
@@ -259,7 +261,7 @@ def test_hostile_texts_are_inert_and_visible(browser: Browser, tmp_path: Path) -
     texts = {**TEXTS, "end": "</script><script>document.title = 'taken'</script>", "comment": "<!--<script>"}
     records = []
 
-    for index, text in enumerate(texts.values()):
+    for index, text in enumerate(each[:100_000] for each in texts.values()):
         call = {"function": {"name": text, "arguments": {text: [text]}}}
         records.append(
             make_episode(

@@ -269,20 +269,20 @@ def _lead(name: str, arm: ArmResult, arms: tuple[ArmResult, ...]) -> tuple[str, 
 
 
 def _tabulate_unscored(*arms: ArmResult) -> list[Table]:
-    """How many episodes have no score, and why. Nothing if all have."""
+    """How many episodes have no score, and why; with bounds, where a range is declared. Nothing if all have one."""
+    found = [(name, arm, each) for name, arm, each in _by_source(arms) if each.num_scored < each.num_episodes]
+    has_bounds = any(each.bounds for _, _, each in found)
     rows = [
         (
             *_lead(name, arm, arms),
             f"{each.num_episodes - each.num_scored:,} of {each.num_episodes:,}",
             _say_reasons(each.unscored_by_reason),
-            say_number(each.bounds[0] if each.bounds else None),
-            say_number(each.bounds[1] if each.bounds else None),
+            *(map(say_number, each.bounds or (None, None)) if has_bounds else ()),
         )
-        for name, arm, each in _by_source(arms)
-        if each.num_scored < each.num_episodes
+        for name, arm, each in found
     ]
-    header = _head(arms, "unscored", "why", "mean, if lowest", "mean, if highest")
-    return [Table("Unscored episodes", header, tuple(rows))] if rows else []
+    bounds = ("mean, if lowest", "mean, if highest") if has_bounds else ()
+    return [Table("Unscored episodes", _head(arms, "unscored", "why", *bounds), tuple(rows))] if rows else []
 
 
 def _say_reasons(number_by_reason: Mapping[UnscoredReason, int]) -> str:

@@ -26,24 +26,25 @@
 
   function isKind(card, kind) {
     const sides = sidesOf(card).map(([each]) => each);
+    if (kind === "") return true;
     if (kind === "failed") return sides.some((each) => each.error !== null);
     if (kind === "unscored") return sides.some((each) => each.score === null);
     return card.kind === kind;
   }
 
-  const textOf = (card) => JSON.stringify([card.source, card.title, sidesOf(card).map(([each]) => readAll(each))]).toLowerCase();
+  const textOf = (card) => readAll([card.source, card.title, sidesOf(card)]).toLowerCase();
 
   function readAll(value) {
     if (value === null || typeof value !== "object") return String(value);
     return Object.values(value).map(readAll).join("\n");
   }
 
+  // All filters but that of the outcome, which says how many of these it would leave.
   function select() {
-    const needle = JSON.stringify(chosen.text.toLowerCase()).slice(1, -1);
+    const needle = chosen.text.toLowerCase();
     return cards.filter((card) =>
       (chosen.source === "" || card.source === chosen.source)
       && sidesOf(card).length > 0
-      && (chosen.kind === "" || isKind(card, chosen.kind))
       && (needle === "" || textOf(card).includes(needle)));
   }
 
@@ -122,7 +123,15 @@
   }
 
   function update() {
-    const found = select();
+    const all = select();
+    const found = all.filter((card) => isKind(card, chosen.kind));
+    for (const button of find("by-kind").children) {
+      const { kind } = button.dataset;
+      const number = all.filter((card) => isKind(card, kind)).length;
+      button.textContent = `${kind === "" ? "all" : WORDS[kind]} ${number}`;
+      button.setAttribute("aria-pressed", String(kind === chosen.kind));
+      button.disabled = number === 0 && kind !== chosen.kind;
+    }
     find("list").replaceChildren(...found.slice(0, shown).map(showRow));
     find("count").textContent = `${found.length} of ${cards.length} ${list.dataset.noun}`;
     find("more").hidden = found.length <= shown;
@@ -150,16 +159,10 @@
   function addKinds() {
     const kinds = Object.keys(WORDS).filter((kind) => cards.some((card) => isKind(card, kind)));
     for (const kind of ["", ...kinds]) {
-      const number = kind === "" ? cards.length : cards.filter((card) => isKind(card, kind)).length;
-      const button = make("button", "", `${kind === "" ? "all" : WORDS[kind]} ${number}`);
+      const button = make("button");
       button.type = "button";
       button.dataset.kind = kind;
-      button.setAttribute("aria-pressed", String(kind === ""));
-      button.addEventListener("click", () => {
-        chosen.kind = kind;
-        for (const each of find("by-kind").children) each.setAttribute("aria-pressed", String(each.dataset.kind === kind));
-        restart();
-      });
+      button.addEventListener("click", () => { chosen.kind = kind; restart(); });
       find("by-kind").append(button);
     }
   }
