@@ -9,7 +9,8 @@ episodes at once, by a bare `aiohttp` client that looks at no answer; `latency_b
 pass, since an episode's requests wait for each other. Each side has a client process and a server process of its own,
 so that `cpu_ms_per_episode` and memory are what it itself took; the slower sides play fewer episodes.
 
-`rss_mb` is the client's resident memory when so many episodes had been kept, `max_active` the most sessions that the
+Times begin when tasks and tools were fetched and everything is imported, and end when every session is closed. `rss_mb`
+is the client's resident memory when so many episodes had been kept, `max_active` the most sessions that the
 server had open at once. Anything but one scored record per episode, or a session that stays open, ends the benchmark.
 """
 
@@ -180,17 +181,18 @@ class _Presser:
         pass
 
 
-class _Memory:
-    """Notes the process's memory on the way."""
+class _Watch:
+    """Times the episodes, from when it is known which are played, and notes the process's memory on the way."""
 
     def __init__(self, num_episodes: int) -> None:
         self.rss_mb: dict[str, float] = {}
+        self.clock = _Clock()
         self._at = {num_episodes // 10, num_episodes // 2, num_episodes}
         self._num_kept = 0
         self._process = psutil.Process()
 
     def begin(self, run: Any, left: Sequence[Any]) -> None:
-        pass
+        self.clock = _Clock()
 
     def add(self, record: Any) -> None:
         self._num_kept += 1
@@ -203,26 +205,25 @@ def _play_runner(load: _Load) -> dict[str, Any]:
     from multiors import ORSSource
     from multiors.evaluation import evaluate
 
-    memory = _Memory(load.num_episodes)
+    watch = _Watch(load.num_episodes)
     source = ORSSource(load.url, discover_task_tools=False)
 
     with tempfile.TemporaryDirectory() as folder:
-        clock = _Clock()
         run = evaluate(
             {"brittle": source},
             _Presser(load.at_once),
             folder,
             episodes_per_task=_EPISODES_PER_TASK,
             max_concurrent_episodes=load.at_once,
-            watcher=memory,
+            watcher=watch,
         )
-        found = clock.read(load.num_episodes)
+        found = watch.clock.read(load.num_episodes)
         num_scored = sum(record.reward == 1.0 for record in run.episodes())
 
     if num_scored != load.num_episodes:
         raise SystemExit(f"{load.num_episodes} episodes were to be scored, not {num_scored}")
 
-    return {**found, "rss_mb": memory.rss_mb}
+    return {**found, "rss_mb": watch.rss_mb}
 
 
 def _play_threads(load: _Load) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from multiors.evaluation import EvaluationRun, PolicyError, evaluate
 from multiors.evaluation.policies import Message, Reply, Start
 
-__all__ = ["Script", "ScriptedPolicy", "calls", "count", "play", "says"]
+__all__ = ["Script", "ScriptedPolicy", "calls", "count", "fail", "play", "says"]
 
 Script = Callable[[Start, list[Message]], Reply | Awaitable[Reply]]
 """From what an episode began with, and all messages so far, to the next reply."""
@@ -84,6 +84,7 @@ def fail(*_: Any) -> Reply:
     raise PolicyError("the endpoint answered 503")
 
 
-def play(sources: Any, script: Script, folder: Any, **options: Any) -> EvaluationRun:
+def play(sources: Any, script: Script | ScriptedPolicy, folder: Any, **options: Any) -> EvaluationRun:
     """An evaluation with one episode per task, unless said otherwise."""
-    return evaluate(sources, ScriptedPolicy(script), folder, **{"episodes_per_task": 1, **options})
+    policy = script if isinstance(script, ScriptedPolicy) else ScriptedPolicy(script)
+    return evaluate(sources, policy, folder, **{"episodes_per_task": 1, **options})
