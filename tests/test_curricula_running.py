@@ -335,6 +335,22 @@ def test_a_chain_measures_and_tells_all_of_its_parts() -> None:
     ] == run.changes
 
 
+def test_what_several_parts_measure_stands_under_the_name_of_each() -> None:
+    """Nothing hides behind a metric of the same name, not even among two of a kind; other metrics keep their names."""
+    parts = [GATES, LearningProgress(), ScoreBandit(), ScoreBandit("variance"), ScoreBandit("variance", rate=0.5)]
+    alone = [learn(part).measure()["source-0"] for part in parts]
+
+    assert learn(chain(parts)).measure()["source-0"] == {
+        "locked": 0.0,
+        "graduated": 0.0,
+        "LearningProgress_score": alone[1]["score"],
+        "ScoreBandit_1_score": alone[2]["score"],
+        "ScoreBandit_2_score": alone[3]["score"],
+        "ScoreBandit_3_score": alone[4]["score"],
+    }
+    assert {"score": alone[1]["score"]} == learn(chain([LearningProgress(), Counting()])).measure()["source-0"]
+
+
 def test_a_chain_of_one_is_that_one() -> None:
     """One curriculum needs no chain, and may stand without a list."""
     bandit = ScoreBandit()

@@ -9,6 +9,7 @@ one before as its reference. This module knows no particular one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -228,17 +229,29 @@ class Chain(Curriculum):
         return reference
 
     def measure(self, states: States) -> dict[str, dict[str, float]]:
-        """The metrics of all parts."""
+        """The metrics of all parts; one that several measure stands under the name of each, as `Name_metric`."""
+        measured = [measure(part, own) for part, own in self._split(states)]
+        count = Counter(metric for own in measured for metric in {each for values in own.values() for each in values})
         found: dict[str, dict[str, float]] = {}
-        for part, own in self._split(states):
-            for name, values in measure(part, own).items():
-                found.setdefault(name, {}).update(values)
+        for label, own in zip(self._labels, measured, strict=True):
+            for name, values in own.items():
+                named = {metric if count[metric] == 1 else f"{label}_{metric}": each for metric, each in values.items()}
+                found.setdefault(name, {}).update(named)
         return found
 
     def describe_changes(self, before: States, after: States) -> list[str]:
         """The sentences of all parts."""
         pairs = zip(self._split(before), self._split(after), strict=True)
         return [sentence for (part, old), (_, new) in pairs for sentence in describe_changes(part, old, new)]
+
+    @property
+    def _labels(self) -> list[str]:
+        """The name of each part; of several with the same name also which of them it is, from 1."""
+        names = [part.name for part in self.parts]
+        return [
+            name if names.count(name) == 1 else f"{name}_{names[: place + 1].count(name)}"
+            for place, name in enumerate(names)
+        ]
 
     def _join(self, parts: Sequence[States]) -> dict[str, list[Any]]:
         return {name: [states[name] for states in parts] for name in parts[0]}
