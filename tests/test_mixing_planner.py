@@ -376,6 +376,17 @@ def test_batches_of_a_former_mix_are_planned_again() -> None:
     assert {0, 1} == set(changed.plan(9).source_index.tolist())
 
 
+def test_what_is_owed_is_saved_exactly() -> None:
+    """Also where it is more than a float can tell from its neighbours."""
+    planner, again = STORY.planner(), STORY.planner()
+    owed = [2**60 + 1, -(2**59) - 1, -(2**59)]
+    planner._residual = np.array(owed)
+
+    again.restore(json.loads(json.dumps(planner.state())), batch=0)
+
+    assert owed == again._residual.tolist()
+
+
 def test_a_source_that_was_left_out_stays_so_in_a_changed_mix() -> None:
     """It is probed at once."""
     state = state_after(6, lambda name, batch: name == "b")

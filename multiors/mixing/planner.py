@@ -190,7 +190,7 @@ class BatchPlanner:
                     **describe_source(source, share=self._shares[index]),
                     "reward_range": None if source.reward_range is None else list(source.reward_range),
                     "draws": self._draws[index],
-                    "residual": float(self._residual[index]),
+                    "residual": int(self._residual[index]),
                     "breaker": self.breakers.states[index].to_json(),
                     "tasks": self._save_tasks(index),
                 }
