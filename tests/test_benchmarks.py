@@ -221,6 +221,29 @@ def test_curriculum_training_compares_arms_with_equal_shares(run_quickly: Any) -
     assert all({*sources, "casino"} == set(arm["training"]) for arm in results["arms"].values())
 
 
+def test_interval_coverage_compares_ours_with_the_usual(run_quickly: Any) -> None:
+    """Each interval has its coverage and width, each test its size and power, and the goals name what is outside."""
+    results = run_quickly("interval_coverage")["results"]
+    mix, runs = results["mix"], results["runs"]
+    intervals = [
+        mix["scores"],
+        *(each["intervals"] for each in mix["differences"].values()),
+        *(cell["score"] for tasks in results["single"].values() for each in tasks.values() for cell in each.values()),
+        *(found[of] for found in runs.values() for of in ("scores", "differences")),
+    ]
+
+    assert {"equal", "gain_0.03"} == set(mix["differences"])
+    assert all(
+        {"coverage", "mean_width", "given_fraction"} == set(each) for named in intervals for each in named.values()
+    )
+    assert all("sign flips (ours)" in each["macro_difference_found"] for each in mix["differences"].values())
+    assert all(
+        {f"{kind}_{of}" for kind in ("paired", "unpaired") for of in ("size", "power")} == set(found["found"])
+        for found in runs.values()
+    )
+    assert {"coverage", "size"} == set(results["goals"])
+
+
 def test_import_time_names_what_was_loaded(run_quickly: Any) -> None:
     """The import and the help have times and modules beside a bare interpreter's, and nothing heavy is among them."""
     results = run_quickly("import_time")["results"]
