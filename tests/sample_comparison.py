@@ -18,7 +18,16 @@ from multiors.records import RolloutRecord, StepRecord, UnscoredReason
 from multiors.redaction import Redactor
 from multiors.rollout_log.lines import render, render_header
 
-__all__ = ["NUM_TASKS", "SOURCES", "make_arm", "make_comparison", "make_episode", "write_evaluation", "write_training"]
+__all__ = [
+    "NUM_TASKS",
+    "SOURCES",
+    "make_arm",
+    "make_comparison",
+    "make_episode",
+    "make_episodes",
+    "write_evaluation",
+    "write_training",
+]
 
 SOURCES = ("sort", "heat", "echo", "maze")
 NUM_TASKS = 24

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from multiors.errors import ConfigError
+from multiors.evaluation import compare
 from multiors.evaluation.comparison import to_html, write_page
 from multiors.evaluation.comparison.html import embed
 from multiors.evaluation.folder import EvaluationRun
 from multiors.records import StepRecord, UnscoredReason
 from tests.browser import Browser, open_browser
-from tests.sample_comparison import SOURCES, make_comparison, make_episode, write_evaluation
+from tests.sample_comparison import SOURCES, make_comparison, make_episode, make_episodes, write_evaluation
 from tests.schema_strategies import UNREADABLE
 from tests.test_hostile_text import TEXTS
 
@@ -203,6 +204,25 @@ def test_one_evaluation_has_a_page_too(browser: Browser, runs: tuple[EvaluationR
     assert browser.read("h1").startswith("uniform scores 0.504 overall")
     assert ["uniform"] == browser.read_all(".side h3 span:first-child")
     assert [] == browser.find_all("#by-arm")
+    is_quiet(browser, path)
+
+
+def test_training_runs_are_paired_by_their_names(browser: Browser, tmp_path: Path) -> None:
+    """An episode of one run has its counterpart in the run of the same name."""
+    arms = [
+        [write_evaluation(tmp_path / arm / seed, arm, make_episodes(arm, num_tasks=3)) for seed in ("seed-0", "seed-1")]
+        for arm in ("a", "b")
+    ]
+    comparison = compare(tmp_path / "a", tmp_path / "b", success_at=0.5)
+    path = tmp_path / "page.html"
+    write_page(to_html(comparison, *arms), path)
+    browser.open(path)
+    browser.find(".episode > button").click()
+
+    assert "48 of 48 episodes" == browser.read("#count")
+    assert re.fullmatch(r"task \d, episode \d, run seed-\d", browser.read(".episode .about"))
+    assert 2 == len(browser.find_all(".side"))
+    assert "training runs" in browser.read("header")
     is_quiet(browser, path)
 
 

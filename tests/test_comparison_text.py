@@ -136,7 +136,7 @@ def test_training_runs_are_called_runs(comparison: Comparison) -> None:
     runs = RunsComparison(half, replace(half, value=0.7), replace(half, value=0.83))
     text = to_text(replace(comparison, unit="run", is_paired=False, runs=runs))
 
-    assert "not paired: runs of two independent samples" in text.splitlines()[0]
+    assert "not paired: training runs of two independent samples" in text.splitlines()[0]
     assert "beats a run of uniform on an environment with probability 0.830 (0.400 to 0.600)." in text
 
 

@@ -81,7 +81,7 @@ def name_arms(comparison: Comparison) -> tuple[str, str]:
 
 def _describe_comparison(comparison: Comparison) -> Sheet:
     reference, candidate = name_arms(comparison)
-    units = "runs" if comparison.unit == "run" else "tasks"
+    units = "training runs" if comparison.unit == "run" else "tasks"
     pairing = f"paired by {units}" if comparison.is_paired else f"not paired: {units} of two independent samples"
     groups = [_group(comparison, verdict) for verdict in ("worse", "better", "undecided")]
     return Sheet(
