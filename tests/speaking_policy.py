@@ -18,7 +18,7 @@ __all__ = ["LAST_WORDS", "build_speaking_policy"]
 LAST_WORDS = "Done."
 
 
-def build_speaking_policy(folder: Path, *, words: Sequence[str], tools: Sequence[Any], num_steps: int = 120) -> Path:
+def build_speaking_policy(folder: Path, *, words: Sequence[str], tools: Sequence[Any], num_steps: int = 60) -> Path:
     """Save model and tokenizer to the folder.
 
     Args:

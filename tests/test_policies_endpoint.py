@@ -6,6 +6,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -19,11 +20,12 @@ from multiors.evaluation.policies.client import ChatClient
 from multiors.evaluation.policies.wire import AnswerError, read_answer, split_thoughts, write_messages
 from tests.conversing import SAY, asked, begin, converse, opened
 from tests.schema_strategies import any_json
-from tests.servers.chat import complete, serve_chat
+from tests.servers.chat import complete, go_on, serve_chat
 from tests.servers.launch import ServerHandle
 
 Chat = Callable[..., AbstractContextManager[ServerHandle]]
 
+SERVED_BY_VLLM = {"id": "m", "owned_by": "vllm"}
 KEY = "sk-secret+key/0123456789="
 
 
@@ -438,6 +440,59 @@ def test_images_go_in_their_address() -> None:
 
     assert parts[0]["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
     assert {"type": "text", "text": "What is it?"} == parts[1]
+
+
+# -- with the model's tokenizer
+
+
+@pytest.mark.anyio
+async def test_with_a_tokenizer_an_endpoint_only_goes_on_with_texts(chat: Chat, tiny_policy: Path) -> None:
+    """Each text is the one before, what was written, the end of the turn, and the results in the template's words."""
+    call = '<tool_call>\n{"name": "say", "arguments": {"text": "a"}}\n</tool_call>'
+    results = [{"role": "tool", "name": "say", "content": "A"}]
+    with chat(answers=[go_on(call), go_on("Done.", finish_reason="length")], models=[SERVED_BY_VLLM]) as server:
+        replies = await talk(server, asked("Say a."), results, tokenizer=str(tiny_policy), thinking=False)
+        first, second = bodies(server)
+
+    assert first["prompt"].endswith("<|im_start|>user\nSay a.<|im_end|>\n<|im_start|>assistant\n")
+    assert '"name": "say"' in first["prompt"]
+    response = "<|im_end|>\n<|im_start|>user\n<tool_response>\nA\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    assert first["prompt"] + call + response == second["prompt"]
+    assert {"messages", "tools", "chat_template_kwargs"}.isdisjoint(first)
+    assert first["skip_special_tokens"] is False
+    assert [{"name": "say", "arguments": {"text": "a"}}] == [c["function"] for c in replies[0].message["tool_calls"]]
+    assert ("Done.", True, 7, 3) == (
+        replies[1].message["content"],
+        replies[1].is_truncated,
+        replies[1].num_prompt_tokens,
+        replies[1].num_sampled_tokens,
+    )
+
+
+@pytest.mark.anyio
+async def test_text_that_only_looks_like_a_call_is_text(chat: Chat, tiny_policy: Path) -> None:
+    """As in training; arguments that are no object are told of."""
+    texts = ['<tool_call>\n{"name": "say", "arg', '<tool_call>\n{"name": "say", "arguments": [1]}\n</tool_call>']
+    with chat(answers=[go_on(text) for text in texts]) as server:
+        replies = await talk(server, asked("A."), asked("B."), tokenizer=str(tiny_policy))
+
+    assert [0, 1] == [len(reply.malformed_calls) for reply in replies]
+    assert not any("tool_calls" in reply.message for reply in replies)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("answer", [go_on(None), go_on(7), {"choices": [1]}, {}, None])
+async def test_an_answer_without_a_text_is_an_error_of_the_endpoint(chat: Chat, tiny_policy: Path, answer: Any) -> None:
+    """As one without a reply is."""
+    with chat(answers=[answer]) as server, pytest.raises(PolicyError, match="its answer holds no reply"):
+        await talk(server, tokenizer=str(tiny_policy))
+
+
+@pytest.mark.anyio
+async def test_a_tokenizer_that_cannot_be_loaded_is_an_error_before_the_first_episode(chat: Chat) -> None:
+    """It names the tokenizer."""
+    with chat() as server, pytest.raises(ConfigError, match="the tokenizer '/no/such' cannot be loaded"):
+        await talk(server, tokenizer="/no/such")
 
 
 # -- which model

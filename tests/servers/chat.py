@@ -1,4 +1,4 @@
-"""A small server in the shape of an OpenAI-compatible chat endpoint, for what no sound endpoint would send.
+"""A small server in the shape of an OpenAI-compatible endpoint, for what no sound one would send.
 
 It answers what a `Scenario` says and keeps what it was asked, so that a test can say "never" of a key. The fields of
 another scenario, put to `/_scenario`, begin anew.
@@ -19,7 +19,7 @@ from aiohttp import web
 from tests.servers.child import until_terminated
 from tests.servers.launch import ServerHandle, launch
 
-__all__ = ["Scenario", "build", "complete", "serve_chat"]
+__all__ = ["Scenario", "build", "complete", "go_on", "serve_chat"]
 
 
 def complete(
@@ -39,6 +39,15 @@ def complete(
             }
         ],
         "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10} if usage is None else usage,
+    }
+
+
+def go_on(text: Any, *, finish_reason: str = "stop") -> dict[str, Any]:
+    """The body of a sound answer that goes on with a text."""
+    return {
+        "object": "text_completion",
+        "choices": [{"index": 0, "text": text, "finish_reason": finish_reason}],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 3},
     }
 
 
@@ -119,7 +128,7 @@ class _Chat:
             body = {"object": "list", "data": self._scenario.models}
             is_well = self._scenario.models_status == 200
             return web.json_response(body if is_well else self._scenario.refusal, status=self._scenario.models_status)
-        if request.path != "/v1/chat/completions":
+        if request.path not in ("/v1/chat/completions", "/v1/completions"):
             return web.json_response({"detail": "Not Found"}, status=404)
 
         self._requests.append({"headers": dict(self._headers[-1]), "body": await request.json()})

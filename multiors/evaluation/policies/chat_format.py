@@ -145,9 +145,16 @@ class ChatFormat:
             message["tool_calls"] = calls
         return message, malformed
 
-    def encode(self, text: str) -> list[int]:
-        """Tokens of a text."""
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+    def encode_reply(self, text: str, *, is_finished: bool) -> list[int]:
+        """Tokens of a reply that came as text, with the end of its turn where it was finished."""
+        ids, end = list(self.tokenizer(text, add_special_tokens=False)["input_ids"]), self.tokenizer.eos_token_id
+        return [*ids, end] if is_finished and ids[-1:] != [end] else ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text that a tokenizer makes these tokens of, with its first token left out where it adds that itself."""
+        added = self.tokenizer("")["input_ids"]
+        skipped = len(added) if added and list(ids[: len(added)]) == list(added) else 0
+        return str(self.tokenizer.decode(list(ids[skipped:]), skip_special_tokens=False))
 
     def _render_whole(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> list[int]:
         ids = self.tokenizer.apply_chat_template(

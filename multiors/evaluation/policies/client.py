@@ -119,6 +119,14 @@ class ChatClient:
         """
         return await self._ask(lambda client: client.chat.completions.with_streaming_response.create(**request))
 
+    async def continue_text(self, request: Mapping[str, Any]) -> Any:
+        """The decoded body of the answer to a completion of a text; nothing of it is checked.
+
+        Raises:
+            EndpointError: There is no answer.
+        """
+        return await self._ask(lambda client: client.completions.with_streaming_response.create(**request))
+
     def show(self, text: str) -> str:
         """A text of the endpoint's as one line without the key."""
         return show(text, self.secrets).rstrip(".")
@@ -137,7 +145,8 @@ class ChatClient:
             ),
         )
         # The client imports these at first use, and the event loop must not wait for that.
-        _ = client.chat.completions.with_streaming_response, client.models.with_streaming_response
+        for each in (client.chat.completions, client.completions, client.models):
+            _ = each.with_streaming_response
         return client
 
     async def _keep_own_headers(self, request: Any) -> None:

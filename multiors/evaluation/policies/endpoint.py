@@ -7,9 +7,9 @@ except that a conversation was too long for the model.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -18,7 +18,15 @@ from multiors.errors import ConfigError
 from multiors.evaluation.policies.client import ChatClient, EndpointError
 from multiors.evaluation.policies.policy import Conversation, Message, PolicyError, Reply, Sampling, Start
 from multiors.evaluation.policies.seeds import seed_of_turn
-from multiors.evaluation.policies.wire import Answer, AnswerError, read_answer, split_thoughts, write_messages
+from multiors.evaluation.policies.wire import (
+    Answer,
+    AnswerError,
+    Continuation,
+    read_answer,
+    read_continuation,
+    split_thoughts,
+    write_messages,
+)
 from multiors.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -27,6 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["EndpointPolicy"]
 
 _NO_LIST = (404, 405, 501)
+_WITH_SPECIAL_TOKENS = ("vllm", "sglang")
+
+T = TypeVar("T")
 
 
 class EndpointPolicy:
@@ -46,8 +57,9 @@ class EndpointPolicy:
             endpoint does by default.
         send_thoughts: Whether earlier thoughts go back in the field they came in. Endpoints that refuse the field need
             False.
-        tokenizer: Name or folder of the model's tokenizer, for endpoints that do not parse tool calls: they are then
-            read from the reply's text, as in training.
+        tokenizer: The model's tokenizer, its folder or name on the hub. With it, conversations are written and calls
+            are read here as in training, and the endpoint only goes on with texts (`/completions`): for those that do
+            not parse calls, or lose a reply where they cannot.
 
     Raises:
         ConfigError: An argument is wrong.
@@ -82,6 +94,9 @@ class EndpointPolicy:
 
         self._format: ChatFormat | None = None
         self._limiter: anyio.CapacityLimiter | None = None
+        self.tokenizing: anyio.CapacityLimiter | None = None
+        """Lets one thread at a time use the tokenizer."""
+
         self.name = model or self._client.url
         self.max_concurrent_replies = max_concurrent_replies
         self.sees_images = True
@@ -114,6 +129,7 @@ class EndpointPolicy:
             ConfigError: The endpoint is away or refuses the key, or which model is meant cannot be told.
         """
         self._limiter = anyio.CapacityLimiter(self.max_concurrent_replies)
+        self.tokenizing = anyio.CapacityLimiter(1)
         try:
             await self._client.open()
             await self._prepare()
@@ -138,7 +154,7 @@ class EndpointPolicy:
 
     def start(self, start: Start) -> Conversation:
         """Begin an episode."""
-        return _Conversation(self, start)
+        return _Conversation(self, start) if self._format is None else _TextConversation(self, self._format, start)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -155,54 +171,42 @@ class EndpointPolicy:
         Raises:
             PolicyError: There is none.
         """
+        asked: dict[str, Any] = {"messages": sent}
+        if start.tools:  # some servers refuse an empty list
+            asked["tools"] = list(start.tools)
+
+        answered = await self._send(self._client.complete, self._build_request(start, turn, **asked))
+        return None if answered is None else self._check(lambda: read_answer(answered[0], turn=turn))
+
+    async def go_on(self, start: Start, text: str, *, turn: int) -> Continuation | None:
+        """How the endpoint goes on with a text. None: it is too long for the model.
+
+        Raises:
+            PolicyError: It does not.
+        """
+        answered = await self._send(self._client.continue_text, self._build_request(start, turn, prompt=text))
+        return None if answered is None else self._check(lambda: read_continuation(answered[0]))
+
+    async def _send(
+        self, send: Callable[[Mapping[str, Any]], Awaitable[Any]], request: Mapping[str, Any]
+    ) -> tuple[Any] | None:
+        """The decoded body of an answer, whatever it is. None: the conversation is too long for the model."""
         if self._limiter is None:
             raise PolicyError(f"{self!r} is not open.")
 
         try:
             async with self._limiter:
-                return read_answer(await self._client.complete(self._build_request(start, sent, turn)), turn=turn)
+                return (await send(request),)
         except EndpointError as error:
             if error.is_too_long:
                 return None
             raise self._fail(str(error)) from None
+
+    def _check(self, read: Callable[[], T]) -> T:
+        try:
+            return read()
         except AnswerError as error:
             raise self._fail(f"its answer holds no reply: {self._client.show(str(error))}") from None
-
-    async def read(self, start: Start, messages: Sequence[Message], answer: Answer) -> Reply:
-        """The reply in an answer.
-
-        Args:
-            start: What the episode began with.
-            messages: The conversation as TRL has it.
-            answer: What came.
-
-        Raises:
-            PolicyError: The tokenizer's template cannot show the conversation.
-        """
-        if self._format is not None and not answer.calls:
-            message, malformed = await anyio.to_thread.run_sync(self._parse, start, list(messages), answer)
-        else:
-            message, malformed = _as_message(answer), answer.malformed
-
-        return Reply(
-            message,
-            num_prompt_tokens=answer.num_prompt_tokens,
-            num_sampled_tokens=answer.num_sampled_tokens,
-            is_truncated=answer.is_truncated,
-            malformed_calls=tuple(malformed),
-        )
-
-    def _parse(self, start: Start, messages: Sequence[Message], answer: Answer) -> tuple[dict[str, Any], Sequence[str]]:
-        """The message in an answer's text, as in training; runs in a thread."""
-        assert self._format is not None
-        prefix = self._format.render(messages, start.tools)
-        message, malformed = self._format.parse(self._format.encode(answer.text), prefix=prefix, tools=start.tools)
-
-        if answer.thoughts:
-            message["reasoning_content"] = answer.thoughts
-        if calls := message.get("tool_calls"):
-            message["tool_calls"] = [{"id": f"call_{len(messages)}_{i}", **call} for i, call in enumerate(calls)]
-        return message, [*answer.malformed, *malformed]
 
     def _choose(self, models: Sequence[str]) -> str:
         if len(models) == 1:
@@ -230,20 +234,22 @@ class EndpointPolicy:
                 ) from error
         return ChatFormat(tokenizer, name=self.name, thinking=self._thinking)
 
-    def _build_request(self, start: Start, sent: Sequence[Mapping[str, Any]], turn: int) -> dict[str, Any]:
+    def _build_request(self, start: Start, turn: int, **asked: Any) -> dict[str, Any]:
         sampling = self._sampling
         extra = _write_sampling(sampling, self._served)
-        if self._thinking is not None:
+        if "prompt" in asked and self._served.get("owned_by") in _WITH_SPECIAL_TOKENS:
+            extra["skip_special_tokens"] = False
+        if "messages" in asked and self._thinking is not None:
             extra["chat_template_kwargs"] = {"enable_thinking": self._thinking}
 
+        # OpenAI's newer models refuse the old name, many servers do not know the new one.
+        limit = "max_completion_tokens" if self._client.is_official and "messages" in asked else "max_tokens"
         return {
             "model": self._model,
-            "messages": sent,
-            **({"tools": list(start.tools)} if start.tools else {}),  # some servers refuse an empty list
+            **asked,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
-            # OpenAI's newer models refuse the old name, many servers do not know the new one.
-            "max_completion_tokens" if self._client.is_official else "max_tokens": sampling.max_tokens,
+            limit: sampling.max_tokens,
             "seed": seed_of_turn(start.seed, turn, num_bits=31),  # some servers have no more
             "extra_body": {**extra, **self._extra_body},
         }
@@ -273,7 +279,13 @@ class _Conversation:
         if answer is None:
             return Reply({"role": "assistant", "content": ""}, num_sampled_tokens=0, is_truncated=True)
 
-        reply = await self._policy.read(self._start, self._messages, answer)
+        reply = Reply(
+            _as_message(answer),
+            num_prompt_tokens=answer.num_prompt_tokens,
+            num_sampled_tokens=answer.num_sampled_tokens,
+            is_truncated=answer.is_truncated,
+            malformed_calls=tuple(answer.malformed),
+        )
         self._messages.append(reply.message)
         self._sent.append(answer.to_message(with_thoughts=self._policy.sends_thoughts))
         self._turn += 1
@@ -281,6 +293,52 @@ class _Conversation:
 
     async def end(self) -> None:
         self._messages, self._sent = [], []
+
+
+class _TextConversation:
+    """An episode whose conversation is written, and whose replies are read, with the model's own tokenizer."""
+
+    def __init__(self, policy: EndpointPolicy, format_: ChatFormat, start: Start) -> None:
+        self._policy = policy
+        self._format = format_
+        self._start = start
+        self._ids: list[int] = []
+        """Prompt, and everything since, as the model sees it."""
+
+        self._turn = 0
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        text = await anyio.to_thread.run_sync(self._write, messages, limiter=self._policy.tokenizing)
+        went_on = await self._policy.go_on(self._start, text, turn=self._turn)
+
+        if went_on is None:
+            return Reply({"role": "assistant", "content": ""}, num_sampled_tokens=0, is_truncated=True)
+
+        self._turn += 1
+        return await anyio.to_thread.run_sync(self._read, went_on, limiter=self._policy.tokenizing)
+
+    async def end(self) -> None:
+        self._ids = []
+
+    def _write(self, messages: Sequence[Message]) -> str:
+        if not self._ids:
+            self._ids = self._format.render(messages, self._start.tools)
+        elif messages:
+            self._ids += self._format.render_next(messages)
+        return self._format.decode(self._ids)
+
+    def _read(self, went_on: Continuation) -> Reply:
+        written = self._format.encode_reply(went_on.text, is_finished=not went_on.is_truncated)
+        message, malformed = self._format.parse(written, prefix=self._ids, tools=self._start.tools)
+        self._ids += written
+        calls = [{"id": f"call_{self._turn}_{i}", **call} for i, call in enumerate(message.get("tool_calls", []))]
+        return Reply(
+            {**message, "tool_calls": calls} if calls else message,
+            num_prompt_tokens=went_on.num_prompt_tokens,
+            num_sampled_tokens=went_on.num_sampled_tokens,
+            is_truncated=went_on.is_truncated,
+            malformed_calls=tuple(malformed),
+        )
 
 
 def _write_sampling(sampling: Sampling, served: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,15 @@ from typing import Any
 from multiors.evaluation.policies.policy import Message
 from multiors.ors.text import one_line
 
-__all__ = ["Answer", "AnswerError", "read_answer", "split_thoughts", "write_messages"]
+__all__ = [
+    "Answer",
+    "AnswerError",
+    "Continuation",
+    "read_answer",
+    "read_continuation",
+    "split_thoughts",
+    "write_messages",
+]
 
 _THOUGHTS = ("reasoning_content", "reasoning")
 
@@ -63,6 +71,36 @@ class Answer:
         return message
 
 
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """How an endpoint went on with a text."""
+
+    text: str
+    is_truncated: bool
+    num_prompt_tokens: int | None
+    num_sampled_tokens: int | None
+
+
+def read_continuation(body: object) -> Continuation:
+    """Read the answer to the completion of a text.
+
+    Raises:
+        AnswerError: There is no text in it.
+    """
+    choice, usage = _read_frame(body)
+    text = choice.get("text")
+
+    if not isinstance(text, str):
+        raise AnswerError(f"the text of its first choice is {_kind(text)}, not a text")
+
+    return Continuation(
+        text=text,
+        is_truncated=choice.get("finish_reason") == "length",
+        num_prompt_tokens=_read_count(usage.get("prompt_tokens")),
+        num_sampled_tokens=_read_count(usage.get("completion_tokens")),
+    )
+
+
 def read_answer(body: object, *, turn: int) -> Answer:
     """Read the answer to a chat completion.
 
@@ -73,15 +111,7 @@ def read_answer(body: object, *, turn: int) -> Answer:
     Raises:
         AnswerError: There is no reply in it.
     """
-    if not isinstance(body, Mapping):
-        raise AnswerError(f"it is {_kind(body)}, not an object")
-
-    choices = body.get("choices")
-    if not isinstance(choices, list) or not choices:
-        problem = f" and the error {json.dumps(body['error'])}" if body.get("error") else ""
-        raise AnswerError(f"it has no choices{problem}")
-
-    choice = choices[0] if isinstance(choices[0], Mapping) else {}
+    choice, usage = _read_frame(body)
     message = choice.get("message")
     if not isinstance(message, Mapping):
         raise AnswerError(f"the message of its first choice is {_kind(message)}, not an object")
@@ -89,8 +119,6 @@ def read_answer(body: object, *, turn: int) -> Answer:
     text, inner = _read_content(message.get("content"), message.get("refusal"))
     name = next((key for key in _THOUGHTS if isinstance(message.get(key), str) and message[key]), "")
     calls, malformed, unread = _read_calls(message.get("tool_calls"), turn)
-    usage = body.get("usage")
-    usage = usage if isinstance(usage, Mapping) else {}
     return Answer(
         text=text,
         thoughts=message[name] if name else inner,
@@ -175,6 +203,19 @@ def _encode(image: Any) -> str:
     buffer = BytesIO()
     image.save(buffer, format="PNG")
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def _read_frame(body: object) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The first choice of an answer, and what it says of tokens."""
+    if not isinstance(body, Mapping):
+        raise AnswerError(f"it is {_kind(body)}, not an object")
+
+    choices, usage = body.get("choices"), body.get("usage")
+    if not isinstance(choices, list) or not choices:
+        problem = f" and the error {json.dumps(body['error'])}" if body.get("error") else ""
+        raise AnswerError(f"it has no choices{problem}")
+
+    return choices[0] if isinstance(choices[0], Mapping) else {}, usage if isinstance(usage, Mapping) else {}
 
 
 def _read_content(content: object, refusal: object) -> tuple[str, str]:
