@@ -99,7 +99,7 @@ class EndpointPolicy:
 
         self.name = model or self._client.url
         self.max_concurrent_replies = max_concurrent_replies
-        self.sees_images = True
+        self.sees_images = tokenizer is None
         self.sends_thoughts = send_thoughts
 
     def __repr__(self) -> str:
