@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from multiors.errors import ConfigError
 from multiors.evaluation.policies import LocalPolicy, Policy, PolicyError, Reply, Sampling
-from multiors.evaluation.policies.generation import Row, find_end_tokens, generate
-from multiors.evaluation.policies.seeds import seed_of_turn
+from multiors.evaluation.policies.generation import Row, draw_gumbel, find_end_tokens, generate
+from multiors.evaluation.policies.seeds import derive_seed
 from tests.conversing import asked, begin, converse, opened
 
 TOLD = [{"role": "tool", "name": "say", "content": "said"}]
@@ -92,10 +95,37 @@ async def test_luck_is_the_episodes_and_the_turns(model: Any, tokenizer: Any) ->
 
 def test_neighbouring_episodes_have_nothing_in_common() -> None:
     """The seed of a turn is of the asked size and differs for every episode and turn."""
-    seeds = {seed_of_turn(seed, turn, num_bits=31) for seed in range(100) for turn in range(10)}
+    seeds = {derive_seed(seed, turn, num_bits=31) for seed in range(100) for turn in range(10)}
 
     assert 1000 == len(seeds)
     assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+@given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=3), st.integers(1, 50))
+def test_noise_is_a_function_of_key_and_position(keys: list[int], size: int) -> None:
+    """That of the published hash, in unsigned numbers; no other row and no length has a part in it."""
+    bits = np.array(keys, dtype=np.uint64)[:, None] + np.arange(size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        bits = (bits ^ (bits >> np.uint64(33))) * np.uint64(factor)
+    bits ^= bits >> np.uint64(33)
+    expected = -np.log(-np.log1p(-((bits >> np.uint64(32)).astype(float) + 0.5) / 2**32))
+
+    drawn = draw_gumbel(torch.tensor(keys), size)
+
+    assert np.allclose(expected, drawn.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_noise_has_gumbels_distribution() -> None:
+    """Also far out in its tail, where among many tokens the drawn ones are; rows are independent."""
+    noise = draw_gumbel(torch.arange(20), 100_000).double()
+    levels = torch.tensor([-1.5, -0.5, 0.0, 1.0, 3.0, 6.0, 9.0], dtype=torch.float64)
+    expected = 1 - torch.exp(-torch.exp(-levels))
+
+    found = torch.stack([(noise > level).double().mean() for level in levels])
+
+    errors = (expected * (1 - expected) / noise.numel()).sqrt()
+    assert bool(((found - expected).abs() < 4 * errors).all())
+    assert torch.corrcoef(noise).fill_diagonal_(0).abs().max() < 0.02
 
 
 def test_noise_samples_from_the_models_own_distribution(model: Any, tokenizer: Any) -> None:

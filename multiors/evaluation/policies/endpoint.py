@@ -17,7 +17,7 @@ import anyio.to_thread
 from multiors.errors import ConfigError
 from multiors.evaluation.policies.client import ChatClient, EndpointError
 from multiors.evaluation.policies.policy import Conversation, Message, PolicyError, Reply, Sampling, Start
-from multiors.evaluation.policies.seeds import seed_of_turn
+from multiors.evaluation.policies.seeds import derive_seed
 from multiors.evaluation.policies.wire import (
     Answer,
     AnswerError,
@@ -250,7 +250,7 @@ class EndpointPolicy:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             limit: sampling.max_tokens,
-            "seed": seed_of_turn(start.seed, turn, num_bits=31),  # some servers have no more
+            "seed": derive_seed(start.seed, turn, num_bits=31),  # some servers have no more
             "extra_body": {**extra, **self._extra_body},
         }
 

@@ -17,7 +17,7 @@ import anyio.to_thread
 from multiors.errors import ConfigError
 from multiors.evaluation.policies.batching import Batcher
 from multiors.evaluation.policies.policy import Conversation, Message, PolicyError, Reply, Sampling, Start
-from multiors.evaluation.policies.seeds import seed_of_turn
+from multiors.evaluation.policies.seeds import derive_seed
 from multiors.ors.text import one_line
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class LocalPolicy:
         for request in requests:
             episode = request.episode
             left = self._sampling.max_tokens if self._limit is None else self._limit - len(episode.ids)
-            seed = seed_of_turn(episode.start.seed, episode.turn, num_bits=63)
+            seed = derive_seed(episode.start.seed, episode.turn, num_bits=63)
             rows.append(Row(episode.ids, min(left, self._sampling.max_tokens), seed))
 
         try:

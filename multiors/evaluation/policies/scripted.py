@@ -14,7 +14,7 @@ from typing import Any
 from multiors.errors import ConfigError
 from multiors.evaluation.policies.policy import Conversation, Message, Reply, Start
 from multiors.evaluation.policies.random_values import draw_value
-from multiors.evaluation.policies.seeds import seed_of_turn
+from multiors.evaluation.policies.seeds import derive_seed
 
 __all__ = ["NeverCalls", "RandomCalls", "Script", "ScriptedPolicy"]
 
@@ -89,7 +89,7 @@ class RandomCalls(ScriptedPolicy):
         if turn >= self._num_calls or not start.tools:
             return _LAST_WORDS
 
-        rng = random.Random(seed_of_turn(start.seed, turn, num_bits=64))
+        rng = random.Random(derive_seed(start.seed, turn, num_bits=64))
         function = rng.choice(start.tools)["function"]
         arguments = draw_value({"type": "object", **(function.get("parameters") or {})}, rng)
         return [(function["name"], arguments)]
