@@ -1,17 +1,18 @@
 """How many episodes a second does the runner play, and what does one cost, beside doing it by hand?
 
-10,000 episodes of one environment on one local server that adds 20 ms to each request: a session is opened, the policy
-calls one tool, which scores and finishes, and the session is closed. The policy is a script that answers at once, so
-what is measured is the runner. `runner` is `evaluate`, with records, folder and all; `threads` plays the environments
-that a trainer gets in a pool of as many threads as the runner plays episodes at once, and keeps nothing but the
-reward; `sequential` plays them one after another. `http` is the limit on this machine: the same requests, as many
-episodes at once, by a bare `aiohttp` client that looks at no answer; `latency_bound_per_s` is the one no client can
-pass, since an episode's requests wait for each other. Each side has a client process and a server process of its own,
-so that `cpu_ms_per_episode` and memory are what it itself took; the slower sides play fewer episodes.
+Episodes of one environment on one local server that adds 20 ms to each request: a session is opened, the policy calls
+one tool, which scores and finishes, and the session is closed. The policy is a script that answers at once, so what is
+measured is the runner. `whole` is one evaluation of 10,000 episodes: `rss_mb` is the client's resident memory when so
+many had been kept, `max_active` the most sessions that the server had open at once.
 
-Times begin when tasks and tools were fetched and everything is imported, and end when every session is closed. `rss_mb`
-is the client's resident memory when so many episodes had been kept, `max_active` the most sessions that the
-server had open at once. Anything but one scored record per episode, or a session that stays open, ends the benchmark.
+The others run in turns, in rounds: `runner` is `evaluate`, with records, folder and all; `threads` plays the
+environments that a trainer gets in a pool of as many threads as the runner plays episodes at once, and keeps the reward
+alone; `sequential` plays them one after another. `http` is the limit on this machine: the same requests, as many
+episodes at once, by a bare `aiohttp` client that looks at no answer. `latency_bound_per_s` is the one that no client
+can pass, since an episode's requests wait for each other. `ratios` are medians over the rounds. Each turn has a client
+process and a server process of its own, so that processor time and memory are what it itself took. Times begin when
+tasks and tools were fetched and everything is imported, and end when every session is closed. Anything but one scored
+record per episode, or a session that stays open, ends the benchmark.
 """
 
 from __future__ import annotations
@@ -25,24 +26,27 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from statistics import median
 from typing import Any
 
 import psutil
 
 from benchmarks._http import connect
-from benchmarks._report import parse_arguments, write_report
+from benchmarks._report import parse_arguments, summarize, write_report
 from tests.servers.launch import configured, serve
 
 __all__ = ["main"]
 
 _NUM_EPISODES = 10_000
-_NUM_BY_SIDE = {"runner": _NUM_EPISODES, "http": _NUM_EPISODES, "threads": 2_000, "sequential": 200}
+_NUM_BY_SIDE = {"http": 1_000, "runner": 1_000, "threads": 1_000, "sequential": 100}
+_NUM_ROUNDS = 3
 _EPISODES_PER_TASK = 4
 _AT_ONCE = 256
 _LATENCY_S = 0.02
 _NUM_REQUESTS = 6
 """Of an episode: a session and an environment made, the prompt, a call, both deleted."""
 
+_UNITS = {"rate": "per_s", "cpu": "ms_per_episode"}
 _DEADLINE_S = 120.0
 
 
@@ -63,11 +67,19 @@ def main() -> None:
     arguments = parse_arguments(__doc__ or "")
     at_once = 8 if arguments.quick else _AT_ONCE
     sizes = dict.fromkeys(_NUM_BY_SIDE, 16) if arguments.quick else _NUM_BY_SIDE
-    sides = {name: _run(name, size, at_once=at_once) for name, size in sizes.items()}
+    num_rounds = 1 if arguments.quick else _NUM_ROUNDS
+    whole = _run("runner", 16 if arguments.quick else _NUM_EPISODES, at_once=at_once)
+    whole = {f"{key}_{_UNITS[key]}" if key in _UNITS else key: value for key, value in whole.items()}
+    rounds = [{name: _run(name, size, at_once=at_once) for name, size in sizes.items()} for _ in range(num_rounds)]
     bound_per_s = at_once / (_NUM_REQUESTS * _LATENCY_S)
-    results = {**sides, "latency_bound_per_s": round(bound_per_s, 1), "ratios": _compare(sides, bound_per_s)}
+    sides = {
+        name: {key: summarize([each[name][key] for each in rounds], unit) for key, unit in _UNITS.items()}
+        for name in sizes
+    }
+    results = {"whole": whole, **sides, "latency_bound_per_s": round(bound_per_s, 1), "ratios": _compare(rounds)}
     settings = {
         "num_episodes": sizes,
+        "num_rounds": num_rounds,
         "episodes_per_task": _EPISODES_PER_TASK,
         "at_once": at_once,
         "latency_s": _LATENCY_S,
@@ -105,20 +117,13 @@ def _run(name: str, num_episodes: int, *, at_once: int) -> dict[str, Any]:
     return found
 
 
-def _compare(sides: Mapping[str, Mapping[str, Any]], bound_per_s: float) -> dict[str, float]:
-    runner = sides["runner"]
+def _compare(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, float]:
+    """The runner's numbers over those of each other side, in the same round."""
+    others = [name for name in rounds[0] if name != "runner"]
     return {
-        **{
-            f"per_s_to_{name}": round(runner["per_s"] / each["per_s"], 3)
-            for name, each in sides.items()
-            if each is not runner
-        },
-        "per_s_to_latency_bound": round(runner["per_s"] / bound_per_s, 3),
-        **{
-            f"cpu_to_{name}": round(runner["cpu_ms_per_episode"] / each["cpu_ms_per_episode"], 2)
-            for name, each in sides.items()
-            if each is not runner
-        },
+        f"{short}_to_{name}": round(median(each["runner"][key] / each[name][key] for each in rounds), 3)
+        for key, short in (("rate", "per_s"), ("cpu", "cpu"))
+        for name in others
     }
 
 
@@ -144,9 +149,8 @@ class _Clock:
     def read(self, num_episodes: int) -> dict[str, float]:
         wall_s, cpu_s = time.perf_counter() - self._started_s, time.process_time() - self._cpu_s
         return {
-            "wall_s": round(wall_s, 2),
-            "per_s": round(num_episodes / wall_s, 1),
-            "cpu_ms_per_episode": round(1000 * cpu_s / num_episodes, 3),
+            "rate": round(num_episodes / wall_s, 1),
+            "cpu": round(1000 * cpu_s / num_episodes, 3),
         }
 
 

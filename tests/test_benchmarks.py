@@ -91,6 +91,21 @@ def test_a_rollout_costs_no_more_requests_than_it_must(run_quickly: Any) -> None
     assert num_requests <= results["trl"]["http_requests"]
 
 
+def test_evaluation_runner_compares_the_runner_with_doing_it_by_hand(run_quickly: Any) -> None:
+    """Every side has rates and processor times, the whole its memory, and no more is open at once than was allowed."""
+    found = run_quickly("evaluation_runner")
+    results, sides = found["results"], ("http", "runner", "threads", "sequential")
+    whole = results["whole"]
+
+    assert {"whole", "latency_bound_per_s", "ratios", *sides} == set(results)
+    assert all({"rate", "cpu"} == set(results[side]) for side in sides)
+    assert {f"{key}_to_{side}" for key in ("per_s", "cpu") for side in sides if side != "runner"} == set(
+        results["ratios"]
+    )
+    assert {"1", "8", "16"} == set(whole["rss_mb"])
+    assert 1 < whole["max_active"] <= found["settings"]["at_once"]
+
+
 def test_environment_time_compares_the_trainers_with_the_limits(run_quickly: Any) -> None:
     """Each number of rollouts and latency has both trainers' times, by phase, and both limits'."""
     results = run_quickly("environment_time")["results"]

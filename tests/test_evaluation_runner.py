@@ -103,6 +103,26 @@ def test_other_tasks_can_be_played_than_are_trained_on(zoo_server: ServerHandle,
     assert {0.0, 1.0, 2.0, 3.0} == {r.reward for r in other.episodes()}
 
 
+def test_an_evaluation_goes_on_with_more_tasks_and_episodes(zoo_server: ServerHandle, tmp_path: Path) -> None:
+    """Only what is new is played; with less than there is, it is refused before anything is."""
+    source = ORSSource(zoo_server.url, env_name="large", num_tasks=50, discover_task_tools=False)
+    policy = ScriptedPolicy(which)
+    num_played = []
+
+    for num_tasks, episodes_per_task in ((3, 1), (5, 1), (5, 2), (None, 2)):
+        evaluate({"s": source}, policy, tmp_path, num_tasks=num_tasks, episodes_per_task=episodes_per_task, seed=7)
+        num_played.append(len(policy.starts))
+
+    run = read_evaluation(tmp_path)
+
+    assert [3, 5, 10, 100] == num_played
+    assert Counter(run.manifest.list_episodes()) == Counter(
+        (record.source, record.task_index, record.episode) for record in run.episodes()
+    )
+    with pytest.raises(ConfigError, match="had 50 tasks, of which 45 are not among the 5 asked for"):
+        evaluate({"s": source}, policy, tmp_path, num_tasks=5, episodes_per_task=2, seed=7)
+
+
 # -- how long, and how much at once
 
 
