@@ -20,7 +20,7 @@ from multiors.evaluation.statistics import (
     summarize_arm,
     tasks_needed,
 )
-from multiors.evaluation.statistics.means import find_mean
+from multiors.evaluation.statistics.means import as_difference, find_mean
 from multiors.records import UnscoredReason
 from tests.evaluation_scores import change_scores, make_run, make_source, reorder, runs
 
@@ -253,9 +253,23 @@ def test_weights_and_scales_that_differ_are_remarked() -> None:
 
     assert (
         "The evaluations weigh the sources differently: the weights of the reference are used.",
-        "The macro average adds scores of ranges that are not known to be the same ('a' 0 to 1, 'b' 0 to 10): a source "
-        "with a wide range counts for more.",
+        "The macro average is of scores as fractions of their ranges ('a' 0 to 1, 'b' 0 to 10).",
     ) == found.remarks
+
+
+def test_ranges_that_are_not_known_are_remarked() -> None:
+    """A source with large scores counts for more, and only a declared range mends that."""
+    scores = [[float(task % 2)] for task in range(8)]
+    found = compare_arms(*[[make_run(a=scores, b=[[7.0 * each[0]] for each in scores])]] * 2)
+
+    assert "a source with a wide range counts for more. Declare each source's range" in found.remarks[0]
+
+
+def test_an_interval_that_holds_zero_leaves_no_verdict() -> None:
+    """Test and interval come from different arithmetic; where they differ by a hair, nothing is claimed."""
+    found = as_difference(find_mean([1.0, -0.2, 1.0]), 3, p=0.04, p_adjusted=0.04)
+
+    assert (True, "undecided") == ((found.low or 0.0) < 0.0 < (found.high or 0.0), found.verdict)
 
 
 def test_too_few_tasks_and_tasks_that_do_not_scatter_are_remarked() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from scipy import stats
 
 from multiors.errors import ComparisonError
 from multiors.evaluation.results import Estimate
-from multiors.evaluation.statistics import SourceScores, summarize_arm
+from multiors.evaluation.statistics import RunScores, SourceScores, compare_arms, summarize_arm
 from multiors.evaluation.statistics.estimates import (
     Scale,
     average_tasks,
@@ -19,11 +20,12 @@ from multiors.evaluation.statistics.estimates import (
     estimate_source,
     estimate_tasks,
     find_bounds,
+    find_macro_scale,
     find_scale,
     normalize_weights,
 )
 from multiors.evaluation.statistics.pass_at_k import choose_success_at, estimate_pass_at, find_pass_at_k
-from tests.evaluation_scores import Scores, close, make_run, make_source, sources
+from tests.evaluation_scores import Scores, change_scores, close, make_run, make_source, runs, sources
 
 _UNIT = (0.0, 1.0)
 _OPEN = Scale(None, None)
@@ -243,13 +245,42 @@ def test_the_macro_average_is_the_weighted_mean() -> None:
     """Its variance is the weighted sum of squares of the sources' errors; Satterthwaite says the degrees of freedom."""
     weights = {"a": 0.75, "b": 0.25}
     scores = {"a": Estimate(0.4, 0, 1, 0.02, 30), "b": Estimate(0.8, 0, 1, 0.08, 10)}
-    found = estimate_macro(weights, scores)
+    found = estimate_macro(find_macro_scale(weights, {"a": _OPEN, "b": _OPEN}), scores)
     variances = [(0.75 * 0.02) ** 2, (0.25 * 0.08) ** 2]
     df = sum(variances) ** 2 / (variances[0] ** 2 / 29 + variances[1] ** 2 / 9)
     low, high = stats.t.interval(0.95, df, loc=0.5, scale=math.sqrt(sum(variances)))
 
     assert (close(0.5), close(math.sqrt(sum(variances)))) == (found.value, found.error)
     assert (close(low), close(high), 40) == (found.low, found.high, found.num_units)
+
+
+def test_sources_of_different_known_ranges_are_averaged_as_fractions_of_them() -> None:
+    """Then no source counts for more because it pays more; in arms and in differences, tasks and runs alike."""
+    low = [[0.0], [1.0], [1.0], [0.0]]
+    high = [[1.0], [1.0], [1.0], [0.0]]
+    before = make_run(a=make_source(low, (0.0, 1.0)), b=make_source([[-5.0]] * 4, (-5.0, 15.0)))
+    after = make_run(a=make_source(high, (0.0, 1.0)), b=make_source([[5.0]] * 4, (-5.0, 15.0)))
+    by_task = compare_arms([before], [after])
+    by_run = compare_arms(
+        [replace(before, name="1"), replace(before, name="2")], [replace(after, name="1"), replace(after, name="2")]
+    )
+
+    assert (close(0.25), close(0.625)) == (by_task.reference.macro.value, by_task.candidate.macro.value)
+    assert (close(0.375), close(0.375)) == (by_task.macro.value, by_run.macro.value)
+    assert (close(0.25), close(0.625)) == (by_run.reference.macro.value, by_run.candidate.macro.value)
+
+
+@given(runs(), st.floats(0.1, 100.0), st.floats(-10.0, 10.0))
+def test_the_macro_average_lies_between_its_ends(run: RunScores, factor: float, offset: float) -> None:
+    """As does its interval, where the ends are known."""
+    changed = change_scores(run, lambda score: score * factor + offset)
+    macro = summarize_arm([changed]).macro
+    scales = {name: find_scale([each]) for name, each in changed.sources.items()}
+    ends = find_macro_scale(normalize_weights(changed, changed.sources), scales).ends
+    least, most = ends or (-math.inf, math.inf)
+
+    assert macro.value is None or least - 1e-6 <= macro.value <= most + 1e-6
+    assert macro.low is None or macro.high is None or least <= macro.low <= macro.high <= most
 
 
 def test_a_source_without_a_score_leaves_no_macro_average() -> None:

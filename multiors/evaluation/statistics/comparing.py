@@ -15,11 +15,13 @@ from typing import Any
 from multiors.errors import ComparisonError
 from multiors.evaluation.results import ArmResult, Comparison, Estimate, SourceResult, Usage
 from multiors.evaluation.statistics.estimates import (
+    MacroScale,
     Scale,
     average_tasks,
     estimate_macro,
     estimate_source,
     find_bounds,
+    find_macro_scale,
     find_scale,
     list_scored,
     normalize_weights,
@@ -122,12 +124,16 @@ def compare_arms(
     arms = (_summarize(reference, scales, success_at), _summarize(candidate, scales, success_at))
     weights = [normalize_weights(run, names) for run in runs]
     scales = {name: scales[name] for name in names}
+    macro_scale = find_macro_scale(weights[0], scales)
     compare = _compare_by_tasks if len(runs) == 2 else _compare_by_runs
-    found = compare(reference, candidate, arms=arms, scales=scales, weights=weights[0], seed=seed)
+    found = compare(reference, candidate, arms=arms, scales=scales, macro_scale=macro_scale, seed=seed)
     said = (
         *describe_sources(names, reference, candidate),
         *describe_weights(weights),
-        *describe_scales({name: scale for name, scale in scales.items() if weights[0][name]}),
+        *describe_scales(
+            {name: scale for name, scale in scales.items() if weights[0][name]},
+            is_normalized=macro_scale.is_normalized,
+        ),
         *describe_scored(*({name: arm.sources[name] for name in names} for arm in arms)),
         *found.remarks,
     )
@@ -140,12 +146,12 @@ def _compare_by_tasks(
     *,
     arms: tuple[ArmResult, ArmResult],
     scales: Mapping[str, Scale],
-    weights: Mapping[str, float],
+    macro_scale: MacroScale,
     seed: int,
 ) -> Comparison:
     pairs = {name: pair_tasks(reference[0].sources[name], candidate[0].sources[name]) for name in scales}
-    macro, sources = compare_tasks(pairs, scales=scales, weights=weights, seed=seed)
-    said = tuple(describe_pairs(pairs, sources, weights))
+    macro, sources = compare_tasks(pairs, scales=scales, macro_scale=macro_scale, seed=seed)
+    said = tuple(describe_pairs(pairs, sources, macro_scale.factors))
     return Comparison(*arms, "task", is_paired=True, value="reward", macro=macro, sources=sources, remarks=said)
 
 
@@ -155,14 +161,14 @@ def _compare_by_runs(
     *,
     arms: tuple[ArmResult, ArmResult],
     scales: Mapping[str, Scale],
-    weights: Mapping[str, float],
+    macro_scale: MacroScale,
     seed: int,
 ) -> Comparison:
     names = [[run.name for run in arm] for arm in (reference, candidate)]
     is_paired = names[0] == names[1] and len(set(names[0])) == len(names[0])
     common, said = _keep_common_tasks([*reference, *candidate], scales)
     values = [{name: _average_runs(arm, name, common[name]) for name in scales} for arm in (reference, candidate)]
-    macros = [_weigh(each, weights) for each in values]
+    macros = [_weigh(each, macro_scale) for each in values]
     ranges = {name: scale.declared or scale.ends for name, scale in scales.items()}
     runs = describe_runs(*values, ranges=ranges, is_paired=is_paired, seed=seed)
     matching = describe_run_matching(names, is_paired=is_paired, scores=macros, has_iqm=None not in ranges.values())
@@ -215,14 +221,14 @@ def _average_runs(runs: Iterable[RunScores], name: str, tasks: frozenset[int] | 
     return values
 
 
-def _weigh(values: Mapping[str, Values], weights: Mapping[str, float]) -> Values:
+def _weigh(values: Mapping[str, Values], scale: MacroScale) -> Values:
     """The macro score of each run: None where a source that has a weight has no score."""
-    kept = [(weight, values[name]) for name, weight in weights.items() if weight]
+    kept = [(factor, values[name]) for name, factor in scale.factors.items() if factor]
     macros: list[float | None] = []
 
     for run in range(len(kept[0][1])):
-        known = [weight * value for weight, each in kept if (value := each[run]) is not None]
-        macros.append(math.fsum(known) if len(known) == len(kept) else None)
+        known = [factor * value for factor, each in kept if (value := each[run]) is not None]
+        macros.append(math.fsum([*known, scale.offset]) if len(known) == len(kept) else None)
 
     return macros
 
@@ -241,11 +247,13 @@ def _summarize(runs: Sequence[RunScores], scales: Mapping[str, Scale], success_a
         threshold = _choose_success_at(name, scales[name], success_at)
         sources[name] = _summarize_source(name, mine, weight=weight, scale=scales[name], success_at=threshold)
 
+    macro_scale = find_macro_scale(weights, scales)
+
     if len(runs) == 1:
-        macro = estimate_macro(weights, {name: each.score for name, each in sources.items()})
+        macro = estimate_macro(macro_scale, {name: each.score for name, each in sources.items()})
     else:
         values = {name: _average_runs(runs, name) for name in weights}
-        macro = estimate_values(_weigh(values, weights))
+        macro = estimate_values(_weigh(values, macro_scale))
 
     return ArmResult(name=runs[0].name, policy={}, num_runs=len(runs), sources=sources, macro=macro)
 

@@ -26,12 +26,14 @@ from multiors.evaluation.statistics.means import (
 from multiors.evaluation.statistics.scores import RunScores, SourceScores
 
 __all__ = [
+    "MacroScale",
     "Scale",
     "average_tasks",
     "estimate_macro",
     "estimate_source",
     "estimate_tasks",
     "find_bounds",
+    "find_macro_scale",
     "find_scale",
     "list_scored",
     "normalize_weights",
@@ -54,6 +56,39 @@ class Scale(NamedTuple):
     def width(self) -> float | None:
         """Largest difference of two scores. None: not known."""
         return None if self.ends is None else self.ends[1] - self.ends[0]
+
+
+class MacroScale(NamedTuple):
+    """How the scores of sources are added up: factor times score, plus an offset."""
+
+    factors: Mapping[str, float]
+    """By source: its weight, divided by the width of its range where scores are brought to one scale. 0: left out."""
+
+    offset: float
+    ends: tuple[float, float] | None
+    """Lowest and highest macro score there can be. None: not known."""
+
+    is_normalized: bool
+    """Whether scores are taken as fractions of their ranges."""
+
+
+def find_macro_scale(weights: Mapping[str, float], scales: Mapping[str, Scale]) -> MacroScale:
+    """Scores as they are where they have one range or an unknown one; else, if all ranges are known, from 0 to 1.
+
+    Args:
+        weights: By source, with the sum 1.
+        scales: By source.
+    """
+    ends = {name: scales[name].ends for name, weight in weights.items() if weight}
+    known = {name: each for name, each in ends.items() if each is not None}
+
+    if len(known) < len(ends) or len(set(known.values())) == 1:
+        common = next(iter(known.values())) if len(known) == len(ends) else None
+        return MacroScale(dict(weights), 0.0, common, is_normalized=False)
+
+    factors = {name: weights[name] / (known[name][1] - known[name][0]) if name in known else 0.0 for name in weights}
+    offset = -math.fsum(factors[name] * low for name, (low, _) in known.items())
+    return MacroScale(factors, offset, (0.0, 1.0), is_normalized=True)
 
 
 def list_scored(source: SourceScores) -> dict[int, list[float]]:
@@ -186,16 +221,19 @@ def normalize_weights(run: RunScores, names: Iterable[str]) -> dict[str, float]:
     return {name: weight / total for name, weight in weights.items()}
 
 
-def estimate_macro(weights: Mapping[str, float], scores: Mapping[str, Estimate]) -> Estimate:
+def estimate_macro(scale: MacroScale, scores: Mapping[str, Estimate]) -> Estimate:
     """The weighted mean of the sources' scores. None where a source that has a weight has no score.
 
     Args:
-        weights: By source, with the sum 1.
+        scale: How scores are added up.
         scores: By source.
     """
     means = [
-        (weight, Mean(scores[name].value, scores[name].error, scores[name].num_units - 1))
-        for name, weight in weights.items()
+        (factor, Mean(scores[name].value, scores[name].error, scores[name].num_units - 1))
+        for name, factor in scale.factors.items()
     ]
-    num_units = sum(scores[name].num_units for name, weight in weights.items() if weight)
-    return as_estimate(combine_means(means), num_units, "Student's t over tasks, Satterthwaite's degrees of freedom")
+    num_units = sum(scores[name].num_units for name, factor in scale.factors.items() if factor)
+    mean = combine_means(means)
+    shifted = mean if mean.value is None else mean._replace(value=mean.value + scale.offset)
+    method = "Student's t over tasks, Satterthwaite's degrees of freedom"
+    return as_estimate(shifted, num_units, method, ends=scale.ends)

@@ -123,20 +123,23 @@ def combine_means(weighted: Iterable[tuple[float, Mean]]) -> Mean:
     return Mean(math.fsum(values), math.sqrt(variance), df)
 
 
-def as_estimate(mean: Mean, num_units: int, method: str) -> Estimate:
+def as_estimate(mean: Mean, num_units: int, method: str, *, ends: tuple[float, float] | None = None) -> Estimate:
     """The mean with its interval of Student's t.
 
     Args:
         mean: What was averaged.
         num_units: How many.
         method: What the interval is called; there may be none.
+        ends: Lowest and highest value there can be, at which the interval ends. None: not known.
     """
     half = mean.half_width
 
     if mean.value is None or half is None:
         return Estimate(mean.value, None, None, None, num_units)
 
-    return Estimate(mean.value, mean.value - half, mean.value + half, mean.error, num_units, method)
+    lowest, highest = ends or (-math.inf, math.inf)
+    low, high = max(mean.value - half, lowest), min(mean.value + half, highest)
+    return Estimate(mean.value, low, high, mean.error, num_units, method)
 
 
 def as_difference(
@@ -159,10 +162,11 @@ def as_difference(
 
 
 def with_adjusted_p(difference: Difference, p_adjusted: float | None) -> Difference:
-    """The same difference with its adjusted p, and the verdict that follows from it."""
+    """The same difference with its adjusted p, and the verdict: one that the test says and no interval contradicts."""
     verdict: Verdict = "undecided"
+    has_zero = difference.low is not None and difference.high is not None and difference.low <= 0 <= difference.high
 
-    if difference.value and p_adjusted is not None and p_adjusted < SIGNIFICANCE:
+    if difference.value and p_adjusted is not None and p_adjusted < SIGNIFICANCE and not has_zero:
         verdict = "better" if difference.value > 0 else "worse"
 
     return replace(difference, p_adjusted=p_adjusted, verdict=verdict)

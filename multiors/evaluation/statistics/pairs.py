@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from multiors.evaluation.results import Difference
-from multiors.evaluation.statistics.estimates import Scale
+from multiors.evaluation.statistics.estimates import MacroScale, Scale
 from multiors.evaluation.statistics.flips import sign_flip_p
 from multiors.evaluation.statistics.means import Mean, adjust_holm, as_difference, combine_means, find_mean, subtract
 from multiors.evaluation.statistics.scores import SourceScores
@@ -57,7 +57,7 @@ def pair_tasks(reference: SourceScores, candidate: SourceScores) -> TaskPairs:
 
 
 def compare_tasks(
-    pairs: Mapping[str, TaskPairs], *, scales: Mapping[str, Scale], weights: Mapping[str, float], seed: int
+    pairs: Mapping[str, TaskPairs], *, scales: Mapping[str, Scale], macro_scale: MacroScale, seed: int
 ) -> tuple[Difference, dict[str, Difference]]:
     """The macro difference, and that of each source.
 
@@ -68,7 +68,7 @@ def compare_tasks(
     Args:
         pairs: By source.
         scales: By source.
-        weights: By source, with the sum 1.
+        macro_scale: How scores are added up.
         seed: Of the random signs.
     """
     means = {name: _average(each.differences, scales[name].width) for name, each in pairs.items()}
@@ -85,15 +85,17 @@ def compare_tasks(
         for name, each in pairs.items()
     }
 
-    macro = combine_means((weights[name], mean) for name, mean in means.items())
+    factors, ends = macro_scale.factors, macro_scale.ends
+    macro = combine_means((factors[name], mean) for name, mean in means.items())
     shares = [
-        weights[name] * difference / len(each.differences)
+        factors[name] * difference / len(each.differences)
         for name, each in sorted(pairs.items())
-        if weights[name]
+        if factors[name]
         for difference in each.differences
     ]
     macro_p = None if macro.value is None else sign_flip_p(shares, seed=seed)
-    return as_difference(macro, len(shares), p=macro_p, p_adjusted=macro_p), sources
+    limit = math.inf if ends is None else ends[1] - ends[0]
+    return as_difference(macro, len(shares), p=macro_p, p_adjusted=macro_p, limit=limit), sources
 
 
 def _average(differences: tuple[float, ...], width: float | None) -> Mean:

@@ -59,22 +59,26 @@ def describe_weights(weights: Sequence[Mapping[str, float]]) -> Iterator[str]:
         yield "The evaluations weigh the sources differently: the weights of the reference are used."
 
 
-def describe_scales(scales: Mapping[str, Scale]) -> Iterator[str]:
+def describe_scales(scales: Mapping[str, Scale], *, is_normalized: bool) -> Iterator[str]:
     """Scores of different ranges in one average.
 
     Args:
         scales: Of the sources that have a weight.
+        is_normalized: Whether the average is of fractions of the ranges.
     """
     shown = {
         name: "not known" if scale.ends is None else f"{scale.ends[0]:g} to {scale.ends[1]:g}"
         for name, scale in scales.items()
     }
 
-    if len(shown) > 1 and len(set(shown.values())) + ("not known" in shown.values()) > 1:
-        listed = ", ".join(f"{name!r} {each}" for name, each in shown.items())
+    listed = ", ".join(f"{name!r} {each}" for name, each in shown.items())
+
+    if is_normalized:
+        yield f"The macro average is of scores as fractions of their ranges ({listed})."
+    elif len(shown) > 1 and len(set(shown.values())) + ("not known" in shown.values()) > 1:
         yield (
             f"The macro average adds scores of ranges that are not known to be the same ({listed}): a source with a "
-            f"wide range counts for more."
+            f"wide range counts for more. Declare each source's range to have them brought to one scale."
         )
 
 
