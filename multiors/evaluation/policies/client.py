@@ -29,6 +29,7 @@ _OFFICIAL_HOST = "api.openai.com"
 _KEY_VARIABLE = "OPENAI_API_KEY"
 _NO_KEY = "none"
 _CONNECT_TIMEOUT_S = 10.0
+_LIST_TIMEOUT_S = 60.0
 _MAX_ANSWER_BYTES = 16 * 1024**2
 # All that a request carries beside the key. What the client's own variables (OPENAI_CUSTOM_HEADERS, OPENAI_ORG_ID and
 # the like) would add is meant for one host, and this may be another.
@@ -106,7 +107,10 @@ class ChatClient:
         Raises:
             EndpointError: It does not say.
         """
-        body = await self._ask(lambda client: client.models.with_streaming_response.list())
+        timeout_s = min(self._timeout_s, _LIST_TIMEOUT_S)
+        body = await self._ask(
+            lambda client: client.models.with_streaming_response.list(timeout=timeout_s), timeout_s=timeout_s
+        )
         models = body.get("data") if isinstance(body, Mapping) else None
         models = [each for each in models if isinstance(each, Mapping)] if isinstance(models, list) else []
         return {each["id"]: each for each in models if isinstance(each.get("id"), str)}
@@ -156,19 +160,21 @@ class ChatClient:
         if self._api_key:
             request.headers["Authorization"] = f"Bearer {self._api_key}"
 
-    async def _ask(self, send: Any) -> Any:
+    async def _ask(self, send: Any, *, timeout_s: float | None = None) -> Any:
         import openai
+
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
 
         if self._client is None:
             raise EndpointError(f"{self.url} is not open")
 
         # No error gets the client's as its cause: that one carries the request, and so the key.
         try:
-            return json.loads(await self._read(send(self._client)))
+            return json.loads(await self._read(send(self._client), timeout_s=timeout_s))
         except openai.APIStatusError as error:
             raise self._refused(error) from None
         except (openai.APITimeoutError, TimeoutError):
-            raise EndpointError(f"it did not answer in {self._timeout_s:g} s") from None
+            raise EndpointError(f"it did not answer in {timeout_s:g} s") from None
         except _transport_errors() as error:
             raise EndpointError(f"the connection broke in the middle of its answer ({type(error).__name__})") from None
         except openai.APIConnectionError as error:
@@ -181,11 +187,11 @@ class ChatClient:
                 "its answer is no JSON. Is this the address of the API, which usually ends in /v1?"
             ) from None
 
-    async def _read(self, answer: Any) -> bytes:
+    async def _read(self, answer: Any, *, timeout_s: float) -> bytes:
         chunks, size = [], 0
 
         async with answer as response:
-            with anyio.fail_after(self._timeout_s):
+            with anyio.fail_after(timeout_s):
                 async for chunk in response.iter_bytes():
                     chunks.append(chunk)
                     size += len(chunk)
