@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from multiors import (
     RolloutRecord,
     SourceReward,
 )
+from multiors.evaluation import EvaluationCallback, Policy, ScriptedPolicy, Start
+from multiors.evaluation.policies import Message
 from multiors.mixing.curricula import Ladder, LearningProgress
 from tests.scripted import ConcurrentScriptedTrainer, ScriptedTrainer, call, make_arguments, make_trainer
 from tests.scripted_tasks import read_answers
@@ -77,6 +80,9 @@ class Options:
 
     limits: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Further arguments of sources, by name."""
+
+    evaluates: str | None = None
+    """Who is evaluated after each step, two episodes of each task: "script" or "model". None: nobody."""
 
     is_stopped: bool = False
     """Whether training ends with an error of this library's."""
@@ -132,6 +138,30 @@ def fail(conversation: str, row: int) -> str:
     return answer(conversation, row)
 
 
+class ScriptEvaluation(EvaluationCallback):
+    """Evaluates `play_by_task` in the model's place."""
+
+    def make_policy(self, step: int) -> Policy:
+        return ScriptedPolicy(play_by_task)
+
+
+def play_by_task(start: Start, messages: Sequence[Message]) -> Any:
+    """Answer as many tasks well as badly; what is done depends on nothing but the task."""
+    if messages[-1]["role"] == "tool":
+        return "done"
+
+    orders = {0: [1, 2, 0], 2: [0, 2, 1]}
+    is_good = start.task_index % 2 == 0
+
+    if start.source == "sort":
+        return [("submit", {"order": orders[start.task_index] if is_good else [0]})]
+
+    return [("submit", {"mode": "heat" if is_good else "off"})]
+
+
+CALLBACKS: dict[str, type[EvaluationCallback]] = {"script": ScriptEvaluation, "model": EvaluationCallback}
+
+
 def run(options: Options, sources: dict[str, list[Any]]) -> dict[str, Any]:
     """Train on a mix; what this process saw."""
     import torch.distributed
@@ -178,6 +208,9 @@ def run(options: Options, sources: dict[str, list[Any]]) -> dict[str, Any]:
         callbacks=[] if options.interrupted else spec.callbacks,
     )
     error = None
+
+    if options.evaluates is not None:
+        trainer.add_callback(CALLBACKS[options.evaluates](trainer, spec, every_steps=1, episodes_per_task=2))
 
     try:
         trainer.train()

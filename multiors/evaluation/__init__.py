@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from multiors.evaluation.callback import EvaluationCallback
     from multiors.evaluation.comparing import compare, summarize
     from multiors.evaluation.folder import EvaluationRun, read_evaluation
     from multiors.evaluation.policies import (
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EndpointPolicy",
+    "EvaluationCallback",
     "EvaluationRun",
     "Limits",
     "LocalPolicy",
@@ -50,6 +52,7 @@ __all__ = [
 ]
 
 _MODULE_BY_NAME = {
+    "EvaluationCallback": "multiors.evaluation.callback",
     **dict.fromkeys(("compare", "summarize"), "multiors.evaluation.comparing"),
     **dict.fromkeys(("EvaluationRun", "read_evaluation"), "multiors.evaluation.folder"),
     **dict.fromkeys(("Limits", "evaluate"), "multiors.evaluation.running"),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import anyio
@@ -28,7 +29,7 @@ from multiors.ors.sessions.runtime import get_runtime
 from multiors.records import RolloutRecord
 from multiors.rollout_log import RolloutLog
 
-__all__ = ["Watcher", "evaluate", "make_manifest", "opened", "play_all"]
+__all__ = ["Watcher", "begun", "check_counts", "evaluate", "make_manifest", "opened", "play_all"]
 
 logger = logging.getLogger("multiors.evaluation")
 
@@ -101,15 +102,15 @@ def evaluate(
         SourceError: A source cannot be used.
         PolicyError: The policy gave no reply in some episodes, which are missing, or in so many that it seems away.
     """
-    _check_counts(
+    check_counts(
         num_tasks=num_tasks, episodes_per_task=episodes_per_task, max_concurrent_episodes=max_concurrent_episodes
     )
-    _check_counts(least=0, seed=seed, retries=retries)
+    check_counts(least=0, seed=seed, retries=retries)
     named = getattr(sources, "sources", sources)
     played = prepare_evaluation(named, num_tasks=num_tasks, split=split, seed=seed, sees_images=policy.sees_images)
     made = {"seed": seed, "episodes_per_task": episodes_per_task, "limits": limits}
 
-    with _begun(output, played, policy, **made) as (run, write):
+    with begun(output, played, policy, **made) as (run, write):
         left = find_left(run, also_failed=replay_failed)
         watcher.begin(run, left)
         play_all(
@@ -127,7 +128,7 @@ def evaluate(
 
 
 @contextmanager
-def _begun(
+def begun(
     output: str | os.PathLike[str], played: Mapping[str, EvaluatedSource], policy: Policy, **made: Any
 ) -> Iterator[tuple[EvaluationRun, Callable[[RolloutRecord], None]]]:
     """The evaluation in its folder, and what takes a record there, while the policy is ready."""
@@ -156,11 +157,26 @@ def opened(policy: Policy) -> Iterator[None]:
 
 
 def make_manifest(
-    played: Mapping[str, EvaluatedSource], policy: Policy, *, seed: int, episodes_per_task: int, limits: Limits
+    played: Mapping[str, EvaluatedSource],
+    policy: Policy,
+    *,
+    seed: int,
+    episodes_per_task: int,
+    limits: Limits,
+    about: Mapping[str, Any] = MappingProxyType({}),
 ) -> Manifest:
-    """What an evaluation is of, begun now."""
+    """What an evaluation is of, begun now.
+
+    Args:
+        played: The sources by name.
+        policy: Who plays.
+        seed: As of `evaluate`.
+        episodes_per_task: As of `evaluate`.
+        limits: As of `evaluate`.
+        about: What the policy cannot say of itself, as when in a training it was played.
+    """
     return Manifest(
-        policy=dict(policy.describe()),
+        policy={**policy.describe(), **about},
         sources={name: each.plan for name, each in played.items()},
         seed=seed,
         episodes_per_task=episodes_per_task,
@@ -379,7 +395,12 @@ def _in_turn(*steps: Callable[[RolloutRecord], None]) -> Callable[[RolloutRecord
     return take
 
 
-def _check_counts(*, least: int = 1, **counts: Any) -> None:
+def check_counts(*, least: int = 1, **counts: Any) -> None:
+    """Check arguments that are whole numbers, or None.
+
+    Raises:
+        ConfigError: One is something else, or less than `least`.
+    """
     for name, value in counts.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise ConfigError(f"{name}={value!r} is no whole number from {least} upwards.")
