@@ -149,6 +149,7 @@ def add_compare(commands: Any) -> None:
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page that needs no network")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write Markdown")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="also draw the differences as .png or .svg")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run_compare)
 
@@ -195,7 +196,7 @@ def _run_evaluate(options: argparse.Namespace) -> int:
 def _run_compare(options: argparse.Namespace) -> int:
     from multiors.evaluation import compare
     from multiors.evaluation.comparing import read_arm
-    from multiors.evaluation.comparison import to_html, to_markdown, write_page
+    from multiors.evaluation.comparison import draw_result, to_html, to_markdown, write_page
 
     arms = [read_arm(options.reference), read_arm(options.candidate)]
     found = compare(options.reference, options.candidate, value=options.score, success_at=options.success_at)
@@ -204,6 +205,9 @@ def _run_compare(options: argparse.Namespace) -> int:
         write_page(to_html(found, *arms), options.html)
     if options.markdown is not None:
         write_page(to_markdown(found), options.markdown)
+
+    if options.picture is not None:
+        draw_result(found, options.picture)
 
     _print(found, as_json=options.json)
     return 0
