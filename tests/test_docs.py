@@ -41,6 +41,7 @@ from multiors.checks.findings import LEVELS, SUBJECTS
 from multiors.cli import main
 from multiors.config import CircuitBreakerConfig, PartConfig, RewardConfig, RunConfig, SourceConfig, load_run_file
 from multiors.errors import ConfigError
+from multiors.evaluation import EvaluationCallback
 from multiors.quickstart.options import add_arguments
 from multiors.records import RolloutRecord
 from multiors.rewards import gradient_values, metric_values, share_values
@@ -316,6 +317,14 @@ def test_the_arguments_of_a_spec_are_listed() -> None:
     expected = list(inspect.signature(MultiOpenRewardSpec).parameters)
 
     assert expected == read_names("docs/training.md", "Arguments of the spec")
+
+
+def test_the_arguments_of_an_evaluation_in_training_are_listed() -> None:
+    """training.md lists the arguments of EvaluationCallback, each with its default."""
+    parameters = inspect.signature(EvaluationCallback).parameters.values()
+    expected = [(p.name, "–" if p.default is inspect.Parameter.empty else f"`{p.default!r}`") for p in parameters]
+
+    assert expected == [(row[0].strip("`"), row[1]) for row in read_tables("docs/training.md", "With a callback")]
 
 
 def test_the_arguments_of_a_source_are_listed() -> None:
