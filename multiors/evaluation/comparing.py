@@ -11,19 +11,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from multiors.errors import ComparisonError
-from multiors.evaluation.folder import EvaluationRun, is_evaluation, read_evaluation
+from multiors.evaluation.folder import EpisodeBrief, EpisodeKey, EvaluationRun, is_evaluation, read_evaluation
 from multiors.evaluation.results import ArmResult, Comparison, Usage
 from multiors.evaluation.statistics import RunScores, SourceScores, add_details, compare_arms, summarize_arm
-from multiors.records import RolloutRecord, UnscoredReason
+from multiors.records import UnscoredReason
 
 __all__ = ["Arm", "compare", "read_arm", "summarize"]
 
 Value = Literal["reward", "outcome"]
+Number = TypeVar("Number", int, float)
 Arm = EvaluationRun | Sequence[EvaluationRun] | str | os.PathLike[str]
 """One policy: an evaluation, or several of one training run (seed) each; or the path of one, or of a folder of them."""
 
@@ -60,10 +61,8 @@ def summarize(arm: Arm, *, value: Value = "reward", success_at: float | None = N
     Raises:
         ComparisonError: There is no evaluation, or none of its episodes was played.
     """
-    runs = read_arm(arm)
-    _check_played(runs)
-    result = summarize_arm([run.scores(value) for run in runs], success_at=success_at)
-    return _add_details(result, runs, _name_arm(arm, runs), value)
+    read = _read(arm)
+    return _add_details(summarize_arm(read.list_scores(value), success_at=success_at), read, value)
 
 
 def compare(
@@ -88,29 +87,48 @@ def compare(
     Raises:
         ComparisonError: They cannot be compared.
     """
-    arms = [read_arm(reference), read_arm(candidate)]
-    given = names or (_name_arm(reference, arms[0]), _name_arm(candidate, arms[1]))
-
-    for runs in arms:
-        _check_played(runs)
-
-    changed = _find_changed_tasks([run for runs in arms for run in runs])
-    scores = [[_leave_out(run.scores(value), changed) for run in runs] for runs in arms]
+    arms = [_read(arm, name) for arm, name in zip((reference, candidate), names or (None, None), strict=True)]
+    changed = _find_changed_tasks([run for arm in arms for run in arm.runs])
+    scores = [[_leave_out(each, changed) for each in arm.list_scores(value)] for arm in arms]
     found = compare_arms(*scores, seed=seed, success_at=success_at)
-    before, after = (
-        _add_details(result, runs, name, value)
-        for result, runs, name in zip((found.reference, found.candidate), arms, given, strict=True)
+    remarks = (
+        *_describe_changed_tasks(changed),
+        *(remark for arm in arms for remark in _describe_rest(arm)),
+        *_describe_differences(*(arm.runs for arm in arms)),
+        *found.remarks,
     )
-    remarks = (*_describe_changed_tasks(changed), *_describe_differences(*arms), *found.remarks)
-    return replace(found, reference=before, candidate=after, value=value, remarks=remarks)
+    return replace(
+        found,
+        reference=_add_details(found.reference, arms[0], value),
+        candidate=_add_details(found.candidate, arms[1], value),
+        value=value,
+        remarks=remarks,
+    )
 
 
-def _check_played(runs: Sequence[EvaluationRun]) -> None:
-    for run in runs:
-        if next(iter(run.episodes()), None) is None:
+class _ReadArm(NamedTuple):
+    """One policy, whose episodes were read."""
+
+    name: str
+    runs: Sequence[EvaluationRun]
+    briefs: Sequence[Mapping[EpisodeKey, EpisodeBrief]]
+    """One per run."""
+
+    def list_scores(self, value: Value) -> list[RunScores]:
+        return [run.scores(value, briefs=briefs) for run, briefs in zip(self.runs, self.briefs, strict=True)]
+
+
+def _read(arm: Arm, name: str | None = None) -> _ReadArm:
+    runs = read_arm(arm)
+    read = [run.read_briefs() for run in runs]
+
+    for run, briefs in zip(runs, read, strict=True):
+        if not briefs:
             raise ComparisonError(
                 f"the evaluation {str(run.folder)!r} has no episode yet. Run `multiors evaluate` with the same output."
             )
+
+    return _ReadArm(_name_arm(arm, runs) if name is None else name, runs, read)
 
 
 def _name_arm(arm: Arm, runs: Sequence[EvaluationRun]) -> str:
@@ -152,16 +170,18 @@ def _describe_changed_tasks(changed: Mapping[str, set[int]]) -> Iterator[str]:
         )
 
 
-def _describe_differences(reference: Sequence[EvaluationRun], candidate: Sequence[EvaluationRun]) -> Iterator[str]:
-    """How the two were made, where that is not the same; and what is not finished."""
-    for run in (*reference, *candidate):
-        played = sum(1 for _ in run.episodes())
-        if played < run.manifest.num_episodes:
+def _describe_rest(arm: _ReadArm) -> Iterator[str]:
+    """Evaluations that are not finished."""
+    for run, briefs in zip(arm.runs, arm.briefs, strict=True):
+        if len(briefs) < run.manifest.num_episodes:
             yield (
-                f"{run.name!r} is not finished: {played:,} of {run.manifest.num_episodes:,} episodes were played. Run "
-                f"`multiors evaluate` again with the same output to play the rest."
+                f"{run.name!r} is not finished: {len(briefs):,} of {run.manifest.num_episodes:,} episodes were played. "
+                f"Run `multiors evaluate` again with the same output to play the rest."
             )
 
+
+def _describe_differences(reference: Sequence[EvaluationRun], candidate: Sequence[EvaluationRun]) -> Iterator[str]:
+    """How the two were made, where that is not the same."""
     before, after = reference[0].manifest, candidate[0].manifest
 
     if before.seed != after.seed:
@@ -191,58 +211,43 @@ def _show(settings: Any) -> str:
     return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
-def _add_details(result: ArmResult, runs: Sequence[EvaluationRun], name: str, value: Value) -> ArmResult:
+def _add_details(result: ArmResult, arm: _ReadArm, value: Value) -> ArmResult:
     """The result with what scores do not say: why episodes have none, and what they cost."""
-    tallies: dict[str, _Tally] = {}
+    by_source: dict[str, list[EpisodeBrief]] = {}
 
-    for run in runs:
-        for record in run.episodes():
-            tallies.setdefault(record.source, _Tally()).add(record, value)
+    for briefs in arm.briefs:
+        for (source, _, _), brief in briefs.items():
+            by_source.setdefault(source, []).append(brief)
 
     return add_details(
         result,
-        name=name,
-        policy=runs[0].manifest.policy,
-        usage={source: tally.usage for source, tally in tallies.items()},
-        unscored={source: dict(tally.unscored) for source, tally in tallies.items()},
+        name=arm.name,
+        policy=arm.runs[0].manifest.policy,
+        usage={source: _find_usage(briefs) for source, briefs in by_source.items()},
+        unscored={source: _count_reasons(briefs, value) for source, briefs in by_source.items()},
     )
 
 
-class _Tally:
-    """What the episodes of a source cost, and why they have no score; one record after another."""
-
-    def __init__(self) -> None:
-        self.unscored: Counter[UnscoredReason] = Counter()
-        self._numbers: dict[str, list[float]] = {}
-        self._num_turns = self._num_tool_calls = 0
-
-    def add(self, record: RolloutRecord, value: Value) -> None:
-        if getattr(record, value) is None:
-            # Where a function of the user's scored alone, the environment itself said nothing.
-            self.unscored[record.reason or UnscoredReason.NO_SCORE] += 1
-
-        self._num_turns += sum(message.get("role") == "assistant" for message in record.messages)
-        self._num_tool_calls += len(record.steps)
-
-        for field in ("num_prompt_tokens", "num_sampled_tokens", "policy_s", "duration_s"):
-            number = getattr(record, field)
-            if number is not None:
-                self._numbers.setdefault(field, []).append(number)
-
-    @property
-    def usage(self) -> Usage:
-        durations = self._numbers.get("duration_s")
-        quantiles = [None, None] if durations is None else np.quantile(durations, [0.5, 0.95]).tolist()
-        return Usage(
-            num_turns=self._num_turns,
-            num_tool_calls=self._num_tool_calls,
-            num_prompt_tokens=_add(self._numbers.get("num_prompt_tokens"), int),
-            num_sampled_tokens=_add(self._numbers.get("num_sampled_tokens"), int),
-            policy_s=_add(self._numbers.get("policy_s"), float),
-            median_s=quantiles[0],
-            p95_s=quantiles[1],
-        )
+def _count_reasons(briefs: Sequence[EpisodeBrief], value: Value) -> dict[UnscoredReason, int]:
+    # Where a function of the user's scored alone, the environment itself said nothing.
+    return Counter(brief.reason or UnscoredReason.NO_SCORE for brief in briefs if getattr(brief, value) is None)
 
 
-def _add(numbers: Iterable[float] | None, kind: Any) -> Any:
-    return None if numbers is None else kind(sum(numbers))
+def _find_usage(briefs: Sequence[EpisodeBrief]) -> Usage:
+    durations = [brief.duration_s for brief in briefs if brief.duration_s is not None]
+    quantiles = np.quantile(durations, [0.5, 0.95]).tolist() if durations else [None, None]
+    return Usage(
+        num_turns=sum(brief.num_turns for brief in briefs),
+        num_tool_calls=sum(brief.num_tool_calls for brief in briefs),
+        num_prompt_tokens=_add(brief.num_prompt_tokens for brief in briefs),
+        num_sampled_tokens=_add(brief.num_sampled_tokens for brief in briefs),
+        policy_s=_add(brief.policy_s for brief in briefs),
+        median_s=quantiles[0],
+        p95_s=quantiles[1],
+    )
+
+
+def _add(numbers: Iterable[Number | None]) -> Number | None:
+    """The sum of what is known. None: nothing is."""
+    known = [number for number in numbers if number is not None]
+    return sum(known[1:], start=known[0]) if known else None

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_type_hints
 
 from multiors.errors import ComparisonError, ConfigError
 from multiors.evaluation.statistics.scores import RunScores, SourceScores
-from multiors.records import RolloutRecord
+from multiors.records import RolloutRecord, UnscoredReason
 from multiors.rollout_log import find_files, read_rollouts
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
+    "EpisodeBrief",
     "EpisodeKey",
     "EvaluationRun",
     "Manifest",
@@ -114,6 +115,34 @@ class Manifest:
         return {"format": FORMAT, "version": FORMAT_VERSION, **values}
 
 
+class EpisodeBrief(NamedTuple):
+    """The numbers of an episode, without what was said in it."""
+
+    reward: float | None
+    outcome: float | None
+    reason: UnscoredReason | None
+    num_turns: int
+    num_tool_calls: int
+    num_prompt_tokens: int | None
+    num_sampled_tokens: int | None
+    policy_s: float | None
+    duration_s: float | None
+
+    @classmethod
+    def of(cls, record: RolloutRecord) -> EpisodeBrief:
+        return cls(
+            record.reward,
+            record.outcome,
+            record.reason,
+            num_turns=sum(message.get("role") == "assistant" for message in record.messages),
+            num_tool_calls=len(record.steps),
+            num_prompt_tokens=record.num_prompt_tokens,
+            num_sampled_tokens=record.num_sampled_tokens,
+            policy_s=record.policy_s,
+            duration_s=record.duration_s,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class EvaluationRun:
     """An evaluation that was begun, read from its folder; `episodes` reads the records anew each time."""
@@ -138,19 +167,29 @@ class EvaluationRun:
         counted = set(last.values())
         yield from (record for position, record in enumerate(self._read()) if position in counted)
 
-    def scores(self, value: Literal["reward", "outcome"] = "reward") -> RunScores:
+    def read_briefs(self) -> dict[EpisodeKey, EpisodeBrief]:
+        """The numbers of each episode that was played; the records are read once, and none is kept."""
+        expected = set(self.manifest.list_episodes())
+        return {key: EpisodeBrief.of(record) for record in self._read() if (key := _key_of(record)) in expected}
+
+    def scores(
+        self,
+        value: Literal["reward", "outcome"] = "reward",
+        *,
+        briefs: Mapping[EpisodeKey, EpisodeBrief] | None = None,
+    ) -> RunScores:
         """The score of every episode, for statistics.
 
         Args:
             value: Which number is the score: the reward that the user composed, or what the environment alone said.
+            briefs: Of `read_briefs`. None: they are read.
         """
         found: dict[str, dict[int, dict[int, float | None]]] = {
             name: {task: {} for task in plan.tasks} for name, plan in self.manifest.sources.items()
         }
 
-        for record in self.episodes():
-            source, task_index, episode = _key_of(record)
-            found[source][task_index][episode] = getattr(record, value)
+        for (source, task_index, episode), brief in (self.read_briefs() if briefs is None else briefs).items():
+            found[source][task_index][episode] = getattr(brief, value)
 
         plans = self.manifest.sources
         ranges = {name: plan.reward_range if value == "reward" else plan.range for name, plan in plans.items()}
