@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.servers.child import until_terminated
+from tests.servers.answering import answer_with
 from tests.servers.launch import ServerHandle, launch
 
 __all__ = ["Scenario", "build", "complete", "go_on", "serve_chat"]
@@ -91,17 +91,7 @@ def serve_chat(**fields: Any) -> Iterator[ServerHandle]:
 
 def build(*, scenario: Scenario) -> Callable[[list[socket.socket]], Awaitable[None]]:
     """A coroutine function that serves on the given sockets."""
-
-    async def serve(sockets: list[socket.socket]) -> None:
-        app = web.Application(client_max_size=64 * 1024**2)
-        app.router.add_route("*", "/{path:.*}", _Chat(scenario).handle)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
-        await runner.setup()
-        await web.SockSite(runner, sockets[0]).start()
-        await until_terminated()
-        await runner.cleanup()
-
-    return serve
+    return answer_with(_Chat(scenario).handle)
 
 
 class _Chat:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from aiohttp import web
 
-from tests.servers.child import until_terminated
+from tests.servers.answering import answer_with
 from tests.servers.launch import ServerHandle, launch
 
 __all__ = ["Scenario", "build", "serve_raw"]
@@ -103,17 +103,7 @@ def serve_raw(scenario: Scenario | None = None, **fields: Any) -> Iterator[Serve
 
 def build(*, scenario: Scenario) -> Callable[[list[socket.socket]], Awaitable[None]]:
     """A coroutine function that serves on the given sockets."""
-
-    async def serve(sockets: list[socket.socket]) -> None:
-        app = web.Application(client_max_size=64 * 1024**2)
-        app.router.add_route("*", "/{path:.*}", _Raw(scenario).handle)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
-        await runner.setup()
-        await web.SockSite(runner, sockets[0]).start()
-        await until_terminated()
-        await runner.cleanup()
-
-    return serve
+    return answer_with(_Raw(scenario).handle)
 
 
 class _Raw:
