@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from multiors.mixing.curricula import SourceObservation, group_by_source
@@ -13,6 +14,7 @@ from multiors.mixing.curricula.observing import relative_mean, widen_range
 from multiors.mixing.observed import SlotObservation
 from tests.histories import groups
 
+LARGEST = sys.float_info.max
 finite = st.floats(allow_nan=False, allow_infinity=False)
 observations = st.lists(groups, min_size=1, max_size=5).map(lambda found: SourceObservation(tuple(found), (0.0, 1.0)))
 
@@ -73,6 +75,8 @@ def test_advantages_do_not_know_the_scale(seen: SourceObservation, exponent: int
     assert pytest.approx(plain.variance(1.0), abs=1e-9) == moved.variance(factor)
 
 
+@example([(LARGEST,) * 3])
+@example([(LARGEST, -LARGEST), (LARGEST,) * 4])
 @given(st.lists(st.lists(finite, min_size=1, max_size=4).map(tuple), min_size=1, max_size=4))
 def test_no_finite_rewards_overflow(found: list[tuple[float, ...]]) -> None:
     """Means of rewards up to the largest number there is are finite, and nothing raises."""
@@ -96,8 +100,9 @@ def test_a_relative_mean_is_a_fraction_of_the_range(values: list[float], one: fl
 
 
 def test_the_mean_of_the_largest_numbers_is_one_of_them() -> None:
-    """Where a sum would overflow, the mean does not."""
+    """Where a sum would overflow, the mean does not, however it is rounded."""
     assert pytest.approx(1e308) == SourceObservation(((1e308, 1e308, 1e308),)).mean_reward
+    assert [LARGEST] * 20 == [SourceObservation(((LARGEST,) * number,)).mean_reward for number in range(1, 21)]
 
 
 def test_the_range_is_the_declared_one_or_what_was_seen() -> None:

@@ -192,6 +192,23 @@ def test_a_source_that_was_not_seen_yet_comes_first() -> None:
     assert shares["source-3"] > 1.2 * shares["source-0"]
 
 
+@pytest.mark.parametrize("reward", [0.1, 0.9, 1e6 + 0.1])
+def test_rounding_is_no_progress(reward: float) -> None:
+    """A source whose mean reward stays has a score of 0, and no share of those that do not change either."""
+    found = names(3)
+    history = [{"source-0": groups_of(reward), "source-1": SOLVED, "source-2": IMPOSSIBLE}] * 12
+    run = CurriculumRun(LearningProgress(), sources_of(found))
+    states = LearningProgress().begin(sources_of(found))
+
+    for batch in history:
+        run.update(seen_in(batch))
+        states = LearningProgress().update(states, seen_in(batch))
+
+    assert states["source-0"]["fast"] != states["source-0"]["slow"]  # by rounding
+    assert [0.0, 0.0, 0.0] == [run.measure()[name]["score"] for name in found]
+    assert pytest.approx(even(found)) == last(LearningProgress(), history, even(found))
+
+
 def test_progress_follows_its_formula() -> None:
     """Two moving averages that begin at the first mean, and their distance as a part of the range."""
     run = CurriculumRun(LearningProgress(fast=0.5, slow=0.25), sources_of(["a"], (0.0, 10.0)))

@@ -130,7 +130,8 @@ def mean_of(values: Iterable[float]) -> float | None:
     try:
         return math.fsum(found) / len(found)
     except OverflowError:
-        return math.fsum(value / len(found) for value in found)
+        mean = 2 * math.fsum(value / 2 / len(found) for value in found)  # rounded, perhaps beyond the largest number
+        return min(max(mean, min(found)), max(found))
 
 
 def relative_mean(rewards: Iterable[float | None], reward_range: RewardRange) -> float | None:

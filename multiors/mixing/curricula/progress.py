@@ -1,7 +1,8 @@
 """Learning progress: more of what the policy is getting better, or worse, at.
 
 The mean reward of each source is averaged twice, over few batches and over many. Where the two differ, something is
-changing: that is the score. A source that is always solved, never solved, or rewarded by chance has almost none. The
+changing: that is the score. A source that is always solved, never solved, or rewarded by chance has almost none.
+Only proportions of scores count, however small they are, so what is no more than rounding is a score of 0. The
 constants were chosen in a simulation (`benchmarks/curriculum_simulation.py`); the idea is the one of teacher-student
 curricula (Matiisen et al. 2017, "Teacher-Student Curriculum Learning").
 """
@@ -21,6 +22,7 @@ from multiors.mixing.settings import check_number
 __all__ = ["LearningProgress"]
 
 _BONUS = 0.05  # A source that was not scored yet counts as this much better than the best that was.
+_LEAST_CHANGE = 1e-9  # Averages that differ by less, in proportion to their size and to the range, do so by rounding.
 
 
 @dataclass(frozen=True)
@@ -100,4 +102,8 @@ def _score(state: Any) -> float | None:
         return None
     low, high = state["range"]
     width = high - low
-    return abs(state["fast"] / width - state["slow"] / width) if width > 0 else 0.0
+    if not width > 0:
+        return 0.0
+    fast, slow = state["fast"] / width, state["slow"] / width
+    score = abs(fast - slow)
+    return score if score > _LEAST_CHANGE * max(1.0, abs(fast), abs(slow)) else 0.0
