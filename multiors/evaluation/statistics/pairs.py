@@ -88,14 +88,13 @@ def compare_tasks(
     factors, ends = macro_scale.factors, macro_scale.ends
     macro = combine_means((factors[name], mean) for name, mean in means.items())
     shares = [
-        factors[name] * difference / len(each.differences)
+        [factors[name] * difference for difference in each.differences]
         for name, each in sorted(pairs.items())
         if factors[name]
-        for difference in each.differences
     ]
-    macro_p = None if macro.value is None else sign_flip_p(shares, seed=seed)
+    macro_p = None if macro.value is None else sign_flip_p(*shares, seed=seed)
     limit = math.inf if ends is None else ends[1] - ends[0]
-    return as_difference(macro, len(shares), p=macro_p, p_adjusted=macro_p, limit=limit), sources
+    return as_difference(macro, sum(map(len, shares)), p=macro_p, p_adjusted=macro_p, limit=limit), sources
 
 
 def _average(differences: tuple[float, ...], width: float | None) -> Mean:
