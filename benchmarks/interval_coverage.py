@@ -7,6 +7,8 @@ often a nominal 95 % interval holds the true value, how wide it is, how often a 
 `mix`: six sources with 20 to 400 tasks and 4 episodes each. A task is easy or hard: its chance of success p is drawn
 from Beta(6, 1) or Beta(1, 6), and each source has its own share of easy ones. The candidate's chance on a task is
 p + c p (1 - p), where c is as often .5 more as .5 less than what makes the true gain 0 or .03: tasks gain unequally.
+Then once more with sources that move in opposite directions before that: on every other source four in five of the hard
+tasks become easy (p becomes 1 - p), on the rest as many of the easy ones hard, which adds nothing to the macro gain.
 `single`: one source, Beta(m/2, (1 - m)/2) around a mean m, where tasks are mostly always or never solved; scores, and
 the difference of two policies that are equal on every task.
 `runs`: training runs with an effect of the seed that all six sources share, and matched runs of both arms too, and one
@@ -27,8 +29,11 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._report import parse_arguments, write_report
+from multiors.evaluation.results import Difference
 from multiors.evaluation.statistics import RunScores, SourceScores, compare_arms
 from multiors.evaluation.statistics.estimates import average_tasks, estimate_source, estimate_tasks, find_scale
+from multiors.evaluation.statistics.flips import sign_flip_p
+from multiors.evaluation.statistics.means import SIGNIFICANCE
 
 __all__ = ["main"]
 
@@ -38,6 +43,7 @@ _NUM_TASKS = (20, 40, 80, 120, 200, 400)
 _EASY_SHARES = (0.5, 0.2, 0.35, 0.65, 0.8, 0.5)
 _NUM_EPISODES = 4
 _GAIN = 0.03
+_SWING = 0.8
 _EASY = (6.0, 1.0)
 _HARD = (1.0, 6.0)
 _SINGLE_TASKS = (5, 10, 20, 50, 200)
@@ -131,29 +137,33 @@ def _simulate_mix(num_simulations: int) -> dict[str, Any]:
     scores = _Tallies()
     differences: dict[str, dict[str, Any]] = {}
 
-    for gain in (0.0, _GAIN):
+    for world, (gain, swing) in _WORLDS.items():
         tallies, found = _Tallies(), dict.fromkeys(_REJECTIONS, 0)
         any_source = 0
 
         for simulation in range(num_simulations):
             rng = np.random.default_rng([_SEED, simulation, round(1000 * gain)])
-            drawn = [_draw(rng, *each, gain=gain) for each in zip(_NUM_TASKS, _EASY_SHARES, strict=True)]
+            drawn = [
+                _draw(rng, num_tasks, easy_share, gain=gain, swing=-swing if index % 2 else swing)
+                for index, (num_tasks, easy_share) in enumerate(zip(_NUM_TASKS, _EASY_SHARES, strict=True))
+            ]
             comparison = compare_arms([_as_run(drawn, "before")], [_as_run(drawn, "after")], seed=simulation)
             tallies["macro"].add(comparison.macro.low, comparison.macro.high, gain)
 
-            for name, each in comparison.sources.items():
-                tallies[name].add(each.low, each.high, gain)
+            for (name, each), truth in zip(comparison.sources.items(), _find_gains(gain, swing), strict=True):
+                tallies[name].add(each.low, each.high, truth)
 
             for name, rejects in _REJECTIONS.items():
                 found[name] += rejects(drawn)
+            found["sign flips of the sum"] += _reject_by_sum(drawn, comparison.macro)
             found["sign flips (ours)"] += comparison.macro.verdict != "undecided"
             any_source += any(each.verdict != "undecided" for each in comparison.sources.values())
 
-            if not gain:
+            if world == "equal":
                 _tally_scores(scores, comparison.reference.sources, comparison.reference.macro, drawn)
 
         shares = {name: round(count / num_simulations, 4) for name, count in found.items()}
-        differences["equal" if not gain else f"gain_{gain:g}"] = {
+        differences[world] = {
             "intervals": tallies.to_json(),
             "macro_difference_found": shares,
             "any_source_found": round(any_source / num_simulations, 4),
@@ -162,14 +172,30 @@ def _simulate_mix(num_simulations: int) -> dict[str, Any]:
     return {"scores": scores.to_json(), "differences": differences}
 
 
-def _draw(rng: np.random.Generator, num_tasks: int, easy_share: float, *, gain: float) -> _Drawn:
-    """One source: its tasks, and the episodes of both arms."""
+_WORLDS: Mapping[str, tuple[float, float]] = {
+    "equal": (0.0, 0.0),
+    f"gain_{_GAIN:g}": (_GAIN, 0.0),
+    "opposite moves, equal": (0.0, _SWING),
+    f"opposite moves, gain_{_GAIN:g}": (_GAIN, _SWING),
+}
+"""The true macro gain, and what part of the hard tasks becomes easy, or of the easy ones hard."""
+
+
+def _find_gains(gain: float, swing: float) -> list[float]:
+    """The true gain of each source. Those of the swing sum to 0: as many shares are easy here as hard there."""
+    return [gain + swing * 5 / 7 * (-share if index % 2 else 1 - share) for index, share in enumerate(_EASY_SHARES)]
+
+
+def _draw(rng: np.random.Generator, num_tasks: int, easy_share: float, *, gain: float, swing: float) -> _Drawn:
+    """One source: its tasks, and the episodes of both arms. A swing above 0 turns hard tasks, one below 0 easy ones."""
     is_easy = rng.random(num_tasks) < easy_share
     before = np.where(is_easy, rng.beta(*_EASY, num_tasks), rng.beta(*_HARD, num_tasks))
     mean_variance = 6 / (7 * 8)  # of p (1 - p), under either Beta
     factor = gain / mean_variance + 0.5 * rng.choice([-1.0, 1.0], num_tasks)
-    after = before + factor * before * (1 - before)
     draws = rng.random((2, num_tasks, _NUM_EPISODES))
+    is_turned = (rng.random(num_tasks) < abs(swing)) & (is_easy == (swing < 0)) if swing else np.zeros_like(is_easy)
+    chances = np.where(is_turned, 1 - before, before)
+    after = chances + factor * chances * (1 - chances)
     return _Drawn((draws[0] < before[:, None]).astype(float), (draws[1] < after[:, None]).astype(float))
 
 
@@ -211,6 +237,16 @@ def _reject_by_normal(drawn: list[_Drawn], find_variance: Callable[[_Drawn], flo
     return bool(abs(difference) > _Z * math.sqrt(variance))
 
 
+def _reject_by_sum(drawn: list[_Drawn], found: Difference) -> bool:
+    """What the verdict would be without dividing the sum by its error, which for a single source changes nothing."""
+    if found.low is None or found.high is None or found.low <= 0 <= found.high:
+        return False
+
+    shares = [(each.after_TE.mean(1) - each.before_TE.mean(1)) / len(each.before_TE) for each in drawn]
+    p = sign_flip_p(np.concatenate(shares).tolist(), seed=0)
+    return p is not None and p < SIGNIFICANCE
+
+
 def _by_episodes(each: _Drawn) -> float:
     return float(each.before_TE.var(ddof=1) + each.after_TE.var(ddof=1)) / each.before_TE.size
 
@@ -222,7 +258,8 @@ def _by_tasks(each: _Drawn) -> float:
 _REJECTIONS: Mapping[str, Callable[[list[_Drawn]], bool]] = {
     "unpaired, episodes as independent": lambda drawn: _reject_by_normal(drawn, _by_episodes),
     "unpaired, by task": lambda drawn: _reject_by_normal(drawn, _by_tasks),
-    "sign flips (ours)": lambda _: False,  # counted from the comparison
+    "sign flips of the sum": lambda _: False,  # these two are counted from the comparison
+    "sign flips (ours)": lambda _: False,
 }
 
 
@@ -346,10 +383,14 @@ def _resample(rng: np.random.Generator, scores_RS: Array, num_resamples: int = 1
 def _judge(results: Mapping[str, Any]) -> dict[str, Any]:
     """Which of what is claimed holds."""
     coverages = dict(_list_coverages(results))
-    equal = results["mix"]["differences"]["equal"]
+    differences = results["mix"]["differences"]
     sizes = {
-        "macro difference": equal["macro_difference_found"]["sign flips (ours)"],
-        "any source": equal["any_source_found"],
+        **{
+            f"macro difference, {name}": differences[name]["macro_difference_found"]["sign flips (ours)"]
+            for name, (gain, _) in _WORLDS.items()
+            if not gain
+        },
+        "any source": differences["equal"]["any_source_found"],
         **{
             f"{name}, {kind}": found["found"][f"{kind}_size"]
             for name, found in results["runs"].items()

@@ -247,7 +247,9 @@ def test_interval_coverage_compares_ours_with_the_usual(run_quickly: Any) -> Non
         *(found[of] for found in runs.values() for of in ("scores", "differences")),
     ]
 
-    assert {"equal", "gain_0.03"} == set(mix["differences"])
+    assert {f"{moves}{gain}" for moves in ("", "opposite moves, ") for gain in ("equal", "gain_0.03")} == set(
+        mix["differences"]
+    )
     assert all(
         {"coverage", "mean_width", "given_fraction"} == set(each) for named in intervals for each in named.values()
     )
