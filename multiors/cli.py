@@ -18,6 +18,7 @@ from typing import Any
 
 from multiors.errors import ConfigError, MultiORSError
 from multiors.evaluation_commands import add_compare, add_evaluate
+from multiors.serve_command import add_serve
 
 __all__ = ["main"]
 
@@ -62,6 +63,8 @@ _EXAMPLES = """examples:
                                          play a policy on every environment, outside training
   multiors compare before after          is it better, and where?
   multiors report output                 shares and rewards of a run, from its checkpoints or rollout log
+  multiors serve reasoning-gym --dataset chain_sum
+                                         serve environments from this machine
 
 a run file:
   num_slots: 1000
@@ -109,6 +112,7 @@ def _build_parser() -> argparse.ArgumentParser:
     add_evaluate(commands)
     add_compare(commands)
     _add_report(commands)
+    add_serve(commands)
 
     from multiors.quickstart.options import add_arguments
 
