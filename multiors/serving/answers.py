@@ -17,9 +17,9 @@ from typing import Any
 
 __all__ = ["AnswerIsCodeError", "is_plain", "scoring"]
 
-_MAX_PLAIN = 2000
-_ARITHMETIC = re.compile(r"[\d\s+\-*/().]*", re.ASCII)
-_LIST = re.compile(r"""(?:[\d\s,.\-\[\]]|'[A-Za-z_ ]*'|"[A-Za-z_ ]*")*""", re.ASCII)
+_MAX_ARITHMETIC = 2000
+_ARITHMETIC = re.compile(r"[\d\s+\-*/().]*|-?0x[\da-f]+", re.ASCII)
+_LIST = re.compile(r"""(?:[\d\s,.\-\[\]]|'[\w .+\-]*'|"[\w .+\-]*")*""", re.ASCII)
 
 
 class AnswerIsCodeError(Exception):
@@ -35,8 +35,9 @@ _scoring = _Scoring()
 
 def is_plain(text: str) -> bool:
     """Whether a text may be run as Python: arithmetic without powers, or a list of numbers and words."""
-    is_arithmetic = _ARITHMETIC.fullmatch(text) is not None and "**" not in text
-    return len(text) <= _MAX_PLAIN and (is_arithmetic or _LIST.fullmatch(text) is not None)
+    if len(text) <= _MAX_ARITHMETIC and "**" not in text and _ARITHMETIC.fullmatch(text):
+        return True
+    return _LIST.fullmatch(text) is not None
 
 
 @contextmanager

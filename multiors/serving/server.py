@@ -6,7 +6,7 @@ import errno
 import inspect
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import uvicorn
@@ -94,7 +94,7 @@ def _check_names(environments: Sequence[type[Environment]]) -> None:
     repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if repeated:
         raise ConfigError(
-            f"several environments are called {repeated[0]!r}, and a server tells them apart by name, in small letters. "
+            f"several environments are called {repeated[0]!r} in small letters, and a server tells them apart by that. "
             f"Serve one of them, or rename one."
         )
 
