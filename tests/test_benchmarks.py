@@ -61,6 +61,17 @@ def test_task_list_compares_ours_with_the_sdk_and_trl(run_quickly: Any) -> None:
         assert all(_TIMES | {"http_requests"} <= set(found[way]) for way in ways)
 
 
+def test_reasoning_gym_mix_tells_levels_and_policies_apart(run_quickly: Any) -> None:
+    """Right answers earn 1 on every level, those of other tasks less."""
+    found = run_quickly("reasoning_gym_mix")["results"]
+    policies = ("oracle", "shuffled", "random")
+
+    assert {"start_s", "num_levels", *policies} == set(found)
+    assert all(found[name]["scored"] == found[name]["episodes"] == 48 for name in policies)
+    assert {1.0} == {value for levels in found["oracle"]["mean_by_level"].values() for value in levels.values()}
+    assert all(found["shuffled"]["mean"][name] < 1 for name in found["num_levels"])
+
+
 def test_the_requests_for_a_task_list_do_not_grow_with_it(run_quickly: Any) -> None:
     """Ours asks for a range, so a longer list costs no more requests; TRL asks for each task."""
     shorter, longer = run_quickly("task_list")["results"]["by_num_tasks"].values()
