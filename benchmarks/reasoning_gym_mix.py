@@ -4,7 +4,8 @@
 `oracle` gives the right answer, `random` calls the tool with random text, and `shuffled` gives the right answer of
 another task of the same generator. `shuffled` is what knowing the form of an answer alone is worth, so what a policy
 earns above it is for the question. By source and level, means over tasks; `episodes_per_s` is of the whole evaluation,
-with everything on one machine. `start_s` is from the command to the first answer, with the check of every level.
+with everything on one machine, and that of `oracle`, which plays first, includes the making of the questions. `start_s`
+is from the command to the first answer, with the check of every level.
 
 What it can show: that levels are told apart, that right answers earn 1 on all of them, and where chance is far from 0.
 What it cannot: how hard a level is for a model.

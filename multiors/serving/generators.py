@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import signal
-import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,7 +34,7 @@ _Entry = Mapping[str, Any]
 
 
 class Generator:
-    """One dataset of reasoning-gym.
+    """One dataset of reasoning-gym. To be used by one thread at a time: datasets keep state, and promise nothing.
 
     Args:
         name: Its name there.
@@ -50,7 +49,6 @@ class Generator:
         self.num_tasks = num_tasks
         self._seed = seed
         self._datasets: dict[tuple[str, int], Any] = {}
-        self._lock = threading.RLock()  # generators keep state, and promise nothing to threads
         self._kept = lru_cache(maxsize=_KEPT_ENTRIES)(self._make)
 
     def make_spec(self, split: str, index: int) -> dict[str, Any]:
@@ -62,19 +60,26 @@ class Generator:
         """Of every task of a split."""
         return [self.make_spec(split, index) for index in range(self.num_tasks)]
 
-    def make_entry(self, spec: Any) -> _Entry:
-        """The question of a task.
+    def check_spec(self, spec: Any) -> None:
+        """Any thread may ask whether a specification is one of `list_specs`.
 
         Raises:
-            ValueError: The specification is not one of `list_specs`.
+            ValueError: It is not.
         """
         known = isinstance(spec, Mapping) and spec.get("split") in SPLITS and type(spec.get("index")) is int
         if not known or not 0 <= spec["index"] < self.num_tasks:
             raise ValueError(f"{self.name} has no such task")
         if dict(spec) != self.make_spec(spec["split"], spec["index"]):
             raise ValueError(f"{self.name} has no such task; was the server started with other options?")
-        with self._lock:
-            return self._kept(spec["split"], spec["index"])
+
+    def make_entry(self, spec: Any) -> _Entry:
+        """The question of a task.
+
+        Raises:
+            ValueError: The specification is not one of `list_specs`.
+        """
+        self.check_spec(spec)
+        return self._kept(spec["split"], spec["index"])
 
     def score(self, entry: _Entry, answer: str | None) -> float | None:
         """What an answer earns, from 0 to 1. None: nobody can say.
@@ -83,12 +88,11 @@ class Generator:
         """
         if answer is not None and len(answer) > _MAX_ANSWER:
             return 0.0
-        with self._lock:
-            dataset = self._open(entry["metadata"]["split"], entry["metadata"]["level"])
-            try:
-                return _check_score(_score(dataset, entry, answer))
-            except Exception:  # noqa: BLE001  # scorers raise whatever they come across in text
-                return 0.0 if self._reads_its_own(dataset, entry) else None
+        dataset = self._open(entry["metadata"]["split"], entry["metadata"]["level"])
+        try:
+            return _check_score(_score(dataset, entry, answer))
+        except Exception:  # noqa: BLE001  # scorers raise whatever they come across in text
+            return 0.0 if self._reads_its_own(dataset, entry) else None
 
     def check_level(self, level: int) -> None:
         """Make a task of a level and score its right answer, with and without running code.

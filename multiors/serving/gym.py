@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Literal
 
 from openreward.environments import Environment, TextBlock, ToolOutput, terminal, tool
@@ -13,14 +16,23 @@ __all__ = ["GeneratorEnvironment", "find_answer", "make_environment"]
 
 
 class GeneratorEnvironment(Environment):
-    """What both ways to answer share."""
+    """What both ways to answer share.
+
+    Questions are made and answers scored in one thread of the generator's own: some take seconds, and must keep neither
+    the loop nor the threads that the server shares among sessions.
+    """
 
     generator: ClassVar[Generator]
+    thread: ClassVar[ThreadPoolExecutor]
     how_to_answer: ClassVar[str]
 
     def __init__(self, task_spec: Any = None, secrets: Any = None) -> None:
         super().__init__(task_spec or {}, secrets or {})
-        self._entry = self.generator.make_entry(self.task_spec)
+        self.generator.check_spec(self.task_spec)
+        self._entry: Any = None
+
+    async def setup(self) -> None:
+        self._entry = await self._run(self.generator.make_entry, self.task_spec)
 
     @classmethod
     def list_splits(cls) -> list[str]:
@@ -33,10 +45,13 @@ class GeneratorEnvironment(Environment):
     def get_prompt(self) -> list[TextBlock]:
         return [TextBlock(text=f"{self._entry['question'].strip()}\n\n{self.how_to_answer}")]
 
-    def _judge(self, answer: str | None) -> ToolOutput:
-        score = self.generator.score(self._entry, answer)
+    async def _judge(self, answer: str | None) -> ToolOutput:
+        score = await self._run(self.generator.score, self._entry, answer)
         said = "This answer cannot be scored." if score is None else f"Score: {score:g}."
         return ToolOutput(blocks=[TextBlock(text=said)], reward=score, finished=True)
+
+    async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.thread, function, *arguments)
 
 
 class Answer(BaseModel):
@@ -46,11 +61,10 @@ class Answer(BaseModel):
 class _ToolAnswers(GeneratorEnvironment):
     how_to_answer = "Call the tool `answer` with your final answer alone. You have one try."
 
-    # Not async: the server runs it in a thread, and goes on answering others.
     @tool(exclusive=True)
-    def answer(self, answer: Answer) -> ToolOutput:
+    async def answer(self, answer: Answer) -> ToolOutput:
         """Give the final answer. This ends the task."""
-        return self._judge(answer.text)
+        return await self._judge(answer.text)
 
 
 class Message(BaseModel):
@@ -62,15 +76,20 @@ class _MessageAnswers(GeneratorEnvironment):
 
     @terminal
     @tool
-    def submit(self, message: Message) -> ToolOutput:
+    async def submit(self, message: Message) -> ToolOutput:
         """Score the last message."""
-        return self._judge(find_answer(message.text))
+        return await self._judge(find_answer(message.text))
 
 
 def make_environment(generator: Generator, answers: Literal["tool", "message"]) -> type[GeneratorEnvironment]:
     """The environment of a generator, under the generator's name."""
     base = _ToolAnswers if answers == "tool" else _MessageAnswers
-    return type(generator.name, (base,), {"__doc__": f"{generator.name} of reasoning-gym.", "generator": generator})
+    attributes = {
+        "__doc__": f"{generator.name} of reasoning-gym.",
+        "generator": generator,
+        "thread": ThreadPoolExecutor(max_workers=1, thread_name_prefix=generator.name),
+    }
+    return type(generator.name, (base,), attributes)
 
 
 def find_answer(message: str) -> str | None:
