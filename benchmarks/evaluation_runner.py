@@ -159,6 +159,7 @@ class _Presser:
 
     name = "presser"
     sees_images = False
+    secrets: Sequence[str] = ()
 
     def __init__(self, at_once: int) -> None:
         self.max_concurrent_replies = at_once

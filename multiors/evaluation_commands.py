@@ -132,7 +132,7 @@ def add_compare(commands: Any) -> None:
         "compare",
         help="say whether one policy is better than another, and where",
         description="Compare two evaluations task by task, or two folders of evaluations training run by training run: "
-        "differences with 95 %% intervals and adjusted p values for each environment, and overall.",
+        "differences with 95 % intervals and adjusted p values for each environment, and overall.",
         epilog=_COMPARE_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -142,7 +142,7 @@ def add_compare(commands: Any) -> None:
         "--score",
         choices=("reward", "outcome"),
         default="reward",
-        help="what an episode is worth: the reward composed by the run file (default), or what the environment said",
+        help="what an episode is worth: the reward as the run file composes it (default), or its outcome alone",
     )
     parser.add_argument(
         "--success-at", type=_number, metavar="X", help="from which score on an episode is a success, for pass@k"

@@ -34,6 +34,7 @@ class ScriptedPolicy:
     """A policy that follows a script; what it was asked is kept."""
 
     sees_images = False
+    secrets: Sequence[str] = ()
 
     def __init__(self, script: Script, *, max_concurrent_replies: int = 8, name: str = "scripted") -> None:
         self.name = name

@@ -197,6 +197,30 @@ def test_an_episode_that_was_played_again_counts_once(write: Write) -> None:
     assert (NUM_TASKS, NUM_TASKS, {}) == (found.num_episodes, found.num_scored, found.unscored_by_reason)
 
 
+@pytest.mark.parametrize("value", ["reward", "outcome"])
+def test_scores_that_were_made_in_two_ways_are_not_compared(write: Write, value: Any) -> None:
+    """The same policy under `scale: 2` is not twice as good."""
+    outcome = {"reduction": "last", "scale": 1.0, "offset": 0.0, "clip": None, "unscored": None, "unfinished": None}
+    reward = {"outcome": outcome, "outcome_weight": 1.0, "parts": []}
+    doubled = {**reward, "outcome": {**outcome, "scale": 2.0}}
+    before, after = write("before", plan={"reward": reward}), write("after", plan={"reward": doubled})
+    same = write("same", plan={"reward": {**reward, "parts": [["brevity", 0.1, False]]}})
+
+    assert compare(before, same, value="outcome").macro.value == 0.0
+    with pytest.raises(ComparisonError, match=r"'before' and 'after' make its scores in different ways"):
+        compare(before, after, value=value)
+
+
+def test_one_evaluation_says_what_is_missing_and_what_failed(write: Write) -> None:
+    """Before its mean is believed: episodes that were not played, and those that the environment's failure cost."""
+    lost = [make_episode("sort", task, 0, reward=None, reason=UnscoredReason.UNREACHABLE) for task in range(3)]
+    records = [*lost, *(make_episode("sort", task, 0, reward=1.0, reason=None) for task in range(3, 6))]
+    remarks = summarize(write("part", records=records)).remarks
+
+    assert "'part' is not finished: 6 of 8 episodes were played" in remarks[0]
+    assert "the environment failed in 3 episodes" in remarks[1]
+
+
 def test_an_evaluation_that_grew_says_the_same_of_what_it_had(write: Write) -> None:
     """Reading a folder twice gives one answer."""
     run = write("same", 0.5)

@@ -226,7 +226,7 @@ def test_what_is_not_compared_is_remarked() -> None:
         "Only the reference was evaluated on 'b': not compared, and not in the macro difference.",
         "Only the candidate was evaluated on 'c': not compared, and not in the macro difference.",
         "Source 'a': 100% of the reference's episodes are scored and 94% of the candidate's; the scores say nothing "
-        "about the rest, the bounds do.",
+        "about the rest, so there is a verdict only where none of the rest could turn it.",
         "Source 'a': 1 task only the reference played and 0 only the candidate are not compared.",
         "Source 'a': 1 episode that only one arm has a score of is left out of the difference.",
     ) == compare_arms([reference], [candidate]).remarks
@@ -262,7 +262,41 @@ def test_ranges_that_are_not_known_are_remarked() -> None:
     scores = [[float(task % 2)] for task in range(8)]
     found = compare_arms(*[[make_run(a=scores, b=[[7.0 * each[0]] for each in scores])]] * 2)
 
-    assert "a source with a wide range counts for more. Declare each source's range" in found.remarks[0]
+    assert "so there is no overall verdict. Declare each source's range" in found.remarks[0]
+
+
+@pytest.mark.parametrize("ends", [None, (0.0, 1.0)])
+def test_giving_up_is_no_improvement(ends: tuple[float, float] | None) -> None:
+    """A policy that is scored where it is right, and silent elsewhere, is not told to be better."""
+    wrong = make_source([[1.0, 0.0]] * 12, ends)
+    silent = make_source([[1.0, None]] * 6 + [[None, 1.0]] * 6, ends)
+    found = compare_arms([make_run(a=wrong)], [make_run(a=silent)])
+
+    assert ("undecided", "undecided") == (found.sources["a"].verdict, found.macro.verdict)
+    assert "there is a verdict only where none of the rest could turn it" in " ".join(found.remarks)
+
+
+def test_a_difference_that_nothing_unscored_could_turn_is_a_verdict() -> None:
+    """If even the worst that the unscored could be leaves the candidate ahead."""
+    before, after = make_source([[0.0] * 4] * 12, (0.0, 1.0)), make_source([[1.0, 1.0, 1.0, None]] * 12, (0.0, 1.0))
+    found = compare_arms([make_run(a=before)], [make_run(a=after)])
+
+    assert ("better", "better") == (found.sources["a"].verdict, found.macro.verdict)
+
+
+def test_scores_of_unknown_scales_have_no_verdict_overall() -> None:
+    """Two sources that lose and a third, on a wide scale, that gains are no policy that is better."""
+    low, high = [[0.5 + task / 100] for task in range(12)], [[50.0 + task] for task in range(12)]
+    before = make_run(a=low, b=low, c=high)
+    after = make_run(
+        a=[[each[0] - 0.3] for each in low], b=[[each[0] - 0.3] for each in low], c=[[each[0] + 5] for each in high]
+    )
+    found = compare_arms([before], [after])
+
+    assert (["worse", "worse", "better"], "undecided") == (
+        [each.verdict for each in found.sources.values()],
+        found.macro.verdict,
+    )
 
 
 def test_an_interval_that_holds_zero_leaves_no_verdict() -> None:

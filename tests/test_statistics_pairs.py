@@ -145,8 +145,12 @@ def test_the_macro_p_is_that_of_the_interval_where_sources_move_apart(num_tasks:
     scatter = np.linspace(-0.25, 0.25, num_tasks)
     error = float(stats.sem(scatter)) / math.sqrt(2)
     gained, lost = list(0.5 + scatter), list(scatter - 0.5 + 5 * error)
-    reference = make_run(a=[[0.0]] * num_tasks, b=[[0.0]] * num_tasks)
-    candidate = make_run(a=[[each] for each in gained], b=[[each] for each in lost])
+    ends = (-1.0, 1.0)
+    nothing = make_source([[0.0]] * num_tasks, ends)
+    reference = make_run(a=nothing, b=nothing)
+    candidate = make_run(
+        a=make_source([[each] for each in gained], ends), b=make_source([[each] for each in lost], ends)
+    )
     found = compare_arms([reference], [candidate]).macro
     of_the_sum = sign_flip_p([*gained, *lost], seed=0)
 

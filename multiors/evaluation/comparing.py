@@ -6,6 +6,7 @@ two were made. The arithmetic is in `statistics`.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,7 +63,8 @@ def summarize(arm: Arm, *, value: Value = "reward", success_at: float | None = N
         ComparisonError: There is no evaluation, or none of its episodes was played.
     """
     read = _read(arm)
-    return _add_details(summarize_arm(read.list_scores(value), success_at=success_at), read, value)
+    result = _add_details(summarize_arm(read.list_scores(value), success_at=success_at), read, value)
+    return replace(result, remarks=(*_describe_rest(read), *_describe_failures(read)))
 
 
 def compare(
@@ -88,6 +90,7 @@ def compare(
         ComparisonError: They cannot be compared.
     """
     arms = [_read(arm, name) for arm, name in zip((reference, candidate), names or (None, None), strict=True)]
+    _check_rewards([run for arm in arms for run in arm.runs], value)
     changed = _find_changed_tasks([run for arm in arms for run in arm.runs])
     scores = [[_leave_out(each, changed) for each in arm.list_scores(value)] for arm in arms]
     found = compare_arms(*scores, seed=seed, success_at=success_at)
@@ -138,6 +141,24 @@ def _name_arm(arm: Arm, runs: Sequence[EvaluationRun]) -> str:
     return ", ".join(run.name for run in runs)
 
 
+def _check_rewards(runs: Sequence[EvaluationRun], value: Value) -> None:
+    """Scores that were made in two ways say nothing about two policies."""
+    made: dict[str, tuple[str, Any]] = {}
+
+    for run in runs:
+        for source, plan in run.manifest.sources.items():
+            if plan.reward:
+                how = json.loads(json.dumps(plan.reward if value == "reward" else plan.reward["outcome"]))
+                other, before = made.setdefault(source, (run.name, how))
+
+                if before != how:
+                    raise ComparisonError(
+                        f"source {source!r}: {other!r} and {run.name!r} make its scores in different ways: {before}, "
+                        f"and {how}. Evaluate both with one run file; where only the parts of the reward differ, "
+                        f"`--score outcome` compares without them."
+                    )
+
+
 def _find_changed_tasks(runs: Sequence[EvaluationRun]) -> dict[str, set[int]]:
     """Tasks that have one index and are not the same, by source."""
     known: dict[tuple[str, int], str] = {}
@@ -178,6 +199,22 @@ def _describe_rest(arm: _ReadArm) -> Iterator[str]:
                 f"{run.name!r} is not finished: {len(briefs):,} of {run.manifest.num_episodes:,} episodes were played. "
                 f"Run `multiors evaluate` again with the same output to play the rest."
             )
+
+
+def _describe_failures(arm: _ReadArm) -> Iterator[str]:
+    """Sources whose environment failed."""
+    failed = Counter(
+        source
+        for briefs in arm.briefs
+        for (source, _, _), brief in briefs.items()
+        if brief.reason is not None and brief.reason.is_infrastructure
+    )
+
+    for source, number in failed.items():
+        yield (
+            f"Source {source!r}: the environment failed in {number:,} episodes, which have no score. `multiors "
+            f"evaluate --replay-failed` plays them again."
+        )
 
 
 def _describe_differences(reference: Sequence[EvaluationRun], candidate: Sequence[EvaluationRun]) -> Iterator[str]:

@@ -75,6 +75,9 @@ class SourcePlan:
     reward_range: tuple[float, float] | None = None
     """Lowest and highest reward there is. None: not known, as where the user's functions have a part in it."""
 
+    reward: Mapping[str, Any] = field(default_factory=dict)
+    """How step rewards become outcome and reward: scores that were made otherwise are no pairs. Empty: not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -389,7 +392,7 @@ def _read_manifest(path: Path) -> Manifest:
 def _read_plan(values: Mapping[str, Any]) -> SourcePlan:
     ranges = {name: None if values[name] is None else tuple(values[name]) for name in ("range", "reward_range")}
     digests = {int(index): digest for index, digest in values["digests"].items()}
-    known = {each.name: values[each.name] for each in fields(SourcePlan)}
+    known = {each.name: values[each.name] for each in fields(SourcePlan) if each.name in values}
     return SourcePlan(**{**known, **ranges, "tasks": tuple(values["tasks"]), "digests": digests})
 
 

@@ -127,6 +127,10 @@ class ArmResult:
     macro: Estimate
     """Mean of the sources' scores by their weights. None where a source that has a weight has no score."""
 
+    remarks: tuple[str, ...] = ()
+    """What the reader must know before believing the numbers: episodes that are missing, environments that failed. Of
+    an arm that is compared they are among the comparison's."""
+
     def to_json(self) -> dict[str, Any]:
         """As JSON-ready values; None stays None."""
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))

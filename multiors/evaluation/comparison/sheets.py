@@ -222,7 +222,7 @@ def _describe_arm(arm: ArmResult) -> Sheet:
         groups=(),
         tables=(_tabulate_scores(arm), *_tabulate_unscored(arm)),
         details=(*_tabulate_passes(arm), *_tabulate_usage(arm)),
-        remarks=(),
+        remarks=tuple(fold(remark, _LONG) for remark in arm.remarks),
     )
 
 

@@ -40,6 +40,10 @@ _WITH_SPECIAL_TOKENS = ("vllm", "sglang")
 T = TypeVar("T")
 
 
+_TRANSFORMERS: Mapping[str, Any] = {"status": {}}
+"""What tells a model that `transformers serve` lists."""
+
+
 class EndpointPolicy:
     """A model behind an OpenAI-compatible endpoint.
 
@@ -100,6 +104,7 @@ class EndpointPolicy:
         self.name = model or self._client.url
         self.max_concurrent_replies = max_concurrent_replies
         self.sees_images = tokenizer is None
+        self.secrets: Sequence[str] = self._client.secrets
         self.sends_thoughts = send_thoughts
 
     def __repr__(self) -> str:
@@ -141,16 +146,19 @@ class EndpointPolicy:
         if self._tokenizer is not None:
             self._format = await anyio.to_thread.run_sync(self._load_format)
 
+        is_listed = True
+
         try:
             models = await self._client.list_models()
         except EndpointError as error:
             if self._model is None or error.status not in _NO_LIST:
                 raise ConfigError(f"{self._client.url} cannot be used: {error}") from None
-            models = {}
+            models, is_listed = {}, False
 
         if self._model is None:
             self._model = self.name = self._choose(list(models))
-        self._served = models.get(self._model, {})
+        # `transformers serve` lists nothing before it has loaded a model, which the first request makes it do.
+        self._served = models.get(self._model, {} if models or not is_listed else _TRANSFORMERS)
 
     def start(self, start: Start) -> Conversation:
         """Begin an episode."""

@@ -70,6 +70,7 @@ class LocalPolicy:
         self._digest = _digest(Path(source)) if is_folder else None
         self.max_concurrent_replies = max_batch_size
         self.sees_images = False
+        self.secrets: Sequence[str] = ()
         self._source = source
         self._model = None if self._is_path else model
         self._given_tokenizer = tokenizer

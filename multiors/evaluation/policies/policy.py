@@ -127,6 +127,9 @@ class Policy(Protocol):
     sees_images: bool
     """Whether messages may hold images."""
 
+    secrets: Sequence[str]
+    """Keys that it holds, which no record may show: an environment or an endpoint may print them."""
+
     def describe(self) -> Mapping[str, Any]:
         """What it is, as JSON-ready values without keys or secrets: two evaluations of the same are the same."""
 

@@ -39,6 +39,7 @@ class ScriptedPolicy:
 
     max_concurrent_replies = 64
     sees_images = False
+    secrets: Sequence[str] = ()
 
     def __init__(self, function: Script, *, name: str | None = None) -> None:
         self._function = function

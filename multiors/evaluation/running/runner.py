@@ -136,7 +136,9 @@ def begun(
     with opened(policy):
         manifest = make_manifest(played, policy, **made)
 
-        with begin_folder(output, manifest) as run, _written(run, played) as write:
+        hidden = [*policy.secrets, *(secret for each in played.values() for secret in each.source.blueprint.hidden)]
+
+        with begin_folder(output, manifest) as run, _written(run, hidden) as write:
             yield run, write
 
 
@@ -187,14 +189,14 @@ def make_manifest(
 
 
 @contextmanager
-def _written(run: EvaluationRun, played: Mapping[str, EvaluatedSource]) -> Iterator[Callable[[RolloutRecord], None]]:
+def _written(run: EvaluationRun, hidden: Sequence[str]) -> Iterator[Callable[[RolloutRecord], None]]:
     """What takes a record to the folder; all are on the disk when the block is left.
 
     Raises:
         ConfigError: Some could not be written. What takes records raises it too: no more are played for nothing.
     """
     log = RolloutLog(run.folder, max_files=_NO_LIMIT)
-    log.hide(secret for each in played.values() for secret in each.source.blueprint.hidden)
+    log.hide(hidden)
 
     def write(record: RolloutRecord) -> None:
         log.write([record])
@@ -211,7 +213,7 @@ def _written(run: EvaluationRun, played: Mapping[str, EvaluatedSource]) -> Itera
 def _check_written(log: RolloutLog) -> None:
     if log.num_lost:
         raise ConfigError(
-            f"{log.num_lost} episodes could not be written to {str(log.folder)!r}; the log says why. Make room, and "
+            f"episodes could not be written to {str(log.folder)!r}; the log says why. Make room, and "
             f"run the same evaluation again: it goes on where this one ended."
         )
 
@@ -357,7 +359,7 @@ class _Run:
             if self._num_in_row >= _MOST_POLICY_FAILURES:
                 raise PolicyError(
                     f"the policy {self._policy.name!r} gave no reply in {self._num_in_row} episodes in a row; the last "
-                    f"time: {error}. What was played is kept: run the same evaluation again to go on."
+                    f"time: {_without_stop(error)}. What was played is kept: run the same evaluation again to go on."
                 ) from error
 
             return
@@ -377,7 +379,7 @@ class _Run:
         if self._failures:
             raise PolicyError(
                 f"the policy {self._policy.name!r} gave no reply in {len(self._failures)} episodes, which are missing; "
-                f"the first: {self._failures[0]}. Run the same evaluation again to play them."
+                f"the first: {_without_stop(self._failures[0])}. Run the same evaluation again to play them."
             )
 
 
@@ -385,6 +387,10 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The first error of a group that is not itself one."""
     first = errors.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _without_stop(error: PolicyError) -> str:
+    return str(error).rstrip(".")
 
 
 def _in_turn(*steps: Callable[[RolloutRecord], None]) -> Callable[[RolloutRecord], None]:

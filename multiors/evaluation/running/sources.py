@@ -95,6 +95,7 @@ def _prepare(name: str, source: ORSSource, *, num_tasks: int | None, seed: int) 
         digests={index: _digest(spec) for index, spec in specs.items() if spec is not None},
         weight=1.0,
         range=outcome_range,
+        reward=_describe_reward(reward),
         reward_range=None if reward.parts or outcome_range is None else _scale(outcome_range, reward.outcome_weight),
     )
     return EvaluatedSource(
@@ -112,6 +113,15 @@ def _without_comparison(name: str, reward: SourceReward) -> SourceReward:
         stacklevel=5,
     )
     return replace(reward, parts=tuple(part for part in reward.parts if not isinstance(part, GroupScore)))
+
+
+def _describe_reward(reward: SourceReward) -> dict[str, Any]:
+    outcome = ("reduction", "scale", "offset", "clip", "unscored", "unfinished")
+    return {
+        "outcome": {name: getattr(reward, name) for name in outcome},
+        "outcome_weight": reward.outcome_weight,
+        "parts": [[part.name, part.weight, part.scores_alone] for part in reward.parts],
+    }
 
 
 def _find_range(reward: SourceReward) -> tuple[float, float] | None:

@@ -35,6 +35,7 @@ from multiors.evaluation.statistics.remarks import (
     describe_scored,
     describe_sources,
     describe_weights,
+    differ_in_scored,
 )
 from multiors.evaluation.statistics.runs import (
     Values,
@@ -137,7 +138,31 @@ def compare_arms(
         *describe_scored(*({name: arm.sources[name] for name in names} for arm in arms)),
         *found.remarks,
     )
-    return replace(found, remarks=said)
+    return _withhold(replace(found, remarks=said), weights[0], is_one_scale=macro_scale.ends is not None)
+
+
+def _withhold(found: Comparison, weights: Mapping[str, float], *, is_one_scale: bool) -> Comparison:
+    """No verdict that unscored episodes could turn, and none overall on scores of unknown scales."""
+    arms = found.reference.sources, found.candidate.sources
+    open_ones = {
+        name: difference
+        for name, difference in found.sources.items()
+        if differ_in_scored(arms[0][name], arms[1][name]) and not _holds(arms[0][name], arms[1][name], difference.value)
+    }
+    sources = {
+        name: replace(each, verdict="undecided") if name in open_ones else each for name, each in found.sources.items()
+    }
+    is_open = any(weights[name] for name in open_ones) or not (is_one_scale or len(weights) == 1)
+    macro = replace(found.macro, verdict="undecided") if is_open else found.macro
+    return replace(found, sources=sources, macro=macro)
+
+
+def _holds(before: SourceResult, after: SourceResult, difference: float | None) -> bool:
+    """Whether the sign of a difference stands whatever the unscored episodes would have scored."""
+    if before.bounds is None or after.bounds is None or difference is None:
+        return False
+
+    return after.bounds[0] > before.bounds[1] if difference > 0 else after.bounds[1] < before.bounds[0]
 
 
 def _compare_by_tasks(

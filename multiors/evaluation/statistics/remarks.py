@@ -17,10 +17,17 @@ __all__ = [
     "describe_scored",
     "describe_sources",
     "describe_weights",
+    "differ_in_scored",
 ]
 
 _NOTABLE_FRACTION = 0.05
 """Scored fractions that differ by so much are said."""
+
+
+def differ_in_scored(before: SourceResult, after: SourceResult) -> bool:
+    """Whether clearly more episodes of one arm are scored."""
+    fractions = before.scored_fraction, after.scored_fraction
+    return None not in fractions and abs((fractions[0] or 0.0) - (fractions[1] or 0.0)) >= _NOTABLE_FRACTION
 
 
 def describe_sources(
@@ -78,7 +85,8 @@ def describe_scales(scales: Mapping[str, Scale], *, is_normalized: bool) -> Iter
     elif len(shown) > 1 and len(set(shown.values())) + ("not known" in shown.values()) > 1:
         yield (
             f"The macro average adds scores of ranges that are not known to be the same ({listed}): a source with a "
-            f"wide range counts for more. Declare each source's range to have them brought to one scale."
+            f"wide range counts for more, so there is no overall verdict. Declare each source's range to have them "
+            f"brought to one scale."
         )
 
 
@@ -87,10 +95,11 @@ def describe_scored(reference: Mapping[str, SourceResult], candidate: Mapping[st
     for name in reference:
         before, after = reference[name].scored_fraction, candidate[name].scored_fraction
 
-        if before is not None and after is not None and abs(before - after) >= _NOTABLE_FRACTION:
+        if before is not None and after is not None and differ_in_scored(reference[name], candidate[name]):
             yield (
                 f"Source {name!r}: {before:.0%} of the reference's episodes are scored and {after:.0%} of the "
-                f"candidate's; the scores say nothing about the rest, the bounds do."
+                f"candidate's; the scores say nothing about the rest, so there is a verdict only where none of the "
+                f"rest could turn it."
             )
 
 
