@@ -486,6 +486,20 @@ def test_a_disk_that_takes_nothing_ends_the_evaluation(zoo_server: ServerHandle,
     assert zoo_server.counts().opened["large"] < 500
 
 
+def test_no_key_of_the_policy_is_in_the_folder(echo_server: ServerHandle, tmp_path: Path) -> None:
+    """A policy, or an environment that it can look around in, may say the key of its endpoint."""
+    key = "sk-canary-of-the-endpoint"
+    policy = ScriptedPolicy(
+        lambda _, messages: says(f"My key is {key}.") if count(messages) else calls(("echo", {"text": key}))
+    )
+    policy.secrets = [key]
+    play({"echo": ORSSource(echo_server.url, discover_task_tools=False)}, policy, tmp_path)
+    written = "".join(path.read_text(encoding="utf-8") for path in tmp_path.iterdir() if path.is_file())
+
+    assert 0 == written.count(key)
+    assert written.count("[redacted]") > 8
+
+
 def test_no_secret_is_in_the_folder(tmp_path: Path) -> None:
     """Neither as it is nor encoded, though the environment tells it wherever it can."""
     secret = 'canary-"own"/+secret-\u00fc'

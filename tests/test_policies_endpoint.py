@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -144,6 +145,17 @@ async def test_servers_that_are_known_do_not_sample_by_the_models_own_settings(
         body = bodies(server)[0]
 
     assert expected == {name: value for name, value in body.items() if name not in usual}
+
+
+@pytest.mark.anyio
+async def test_a_server_that_lists_nothing_yet_samples_as_it_is_told(chat: Chat) -> None:
+    """`transformers serve` lists a model once it is loaded, and is greedy unless it is told otherwise before."""
+    with chat(models=[]) as server:
+        async with opened(policy_at(server, model="m")) as policy:
+            await converse(policy, asked("A."))
+        body = bodies(server)[0]
+
+    assert json.loads(body["generation_config"])["do_sample"] is True
 
 
 @pytest.mark.anyio
