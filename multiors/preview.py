@@ -106,6 +106,4 @@ def _lay_out(spec: MultiOpenRewardSpec, training: Mapping[str, Any]) -> None:
         except MultiORSError:
             raise
         except (TypeError, ValueError, ImportError, RuntimeError, OSError) as error:
-            raise ConfigError(
-                f"--training: GRPOConfig refuses these fields: {type(error).__name__}: {error}"
-            ) from error
+            raise ConfigError(f"training: GRPOConfig refuses these fields: {type(error).__name__}: {error}") from error

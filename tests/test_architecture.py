@@ -33,30 +33,19 @@ _LEFT = {
     "series": {"errors", "tables", "rollout_log", "mixing"},
     "pictures": {"errors", "series"},
     "spec": {"errors", "records", "ors", "mixing", "rewards", "training", "pictures"},
-    "curriculum_config": {"errors", "mixing"},
-    "config": {"errors", "records", "rollout_log", "ors", "mixing", "rewards", "spec", "curriculum_config"},
+    "config": {"errors", "records", "rollout_log", "ors", "mixing", "rewards", "spec"},
     "checks": {"errors", "records", "ors", "mixing", "rewards", "training", "spec", "config"},
     "preview": {"errors", "mixing", "spec", "checks"},
-    "quickstart": {"multiors", "evaluation"},
-    "__main__": {"cli"},
-    "evaluation_commands": {"errors", "records", "evaluation", "config"},
+    "launch": {"errors", "mixing", "rewards", "training", "spec", "evaluation", "config"},
+    "signals": set(),
+    "quickstart": {"multiors", "evaluation", "signals"},
     "serving": {"errors", "tables", "quickstart"},
-    "serve_command": {"serving"},
-    "cli": {
-        "multiors",
-        "errors",
-        "records",
-        "evaluation",
-        "evaluation_commands",
-        "serve_command",
-        "spec",
-        "config",
-        "checks",
-        "quickstart",
-        "preview",
-        "series",
-        "pictures",
+    "__main__": {"cli"},
+    "commands": {
+        *("errors", "signals", "records", "ors", "mixing", "training", "evaluation", "series", "pictures"),
+        *("config", "checks", "preview", "launch", "serving"),
     },
+    "cli": {"multiors", "errors", "signals", "commands", "quickstart"},
 }
 _PURE = (
     "errors",
@@ -73,7 +62,11 @@ _NUMERIC_IN_PURE = {"evaluation.statistics": {"scipy"}}
 _IMPURE_STDLIB = {"asyncio", "datetime", "os", "random", "socket", "subprocess", "threading", "time"}
 _LATE_IN_PURE = {"mixing.dataset": {"datasets", "pyarrow"}}
 # These import our own modules inside functions, so that a name or --help costs nothing.
-_LAZY = {"multiors", "cli", "evaluation", "evaluation_commands"}
+_LAZY = {
+    *("multiors", "cli", "evaluation"),
+    *("commands.evaluating", "commands.looking", "commands.options", "commands.reporting"),
+    *("commands.starting", "commands.training"),
+}
 _HEAVY = {"datasets", "openreward", "pyarrow", "torch", "transformers", "trl"}
 
 _FOLDER = Path(str(importlib.util.find_spec("multiors").origin)).parent  # type: ignore[union-attr]  # it is importable

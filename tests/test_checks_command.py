@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from multiors.cli import _print_table
+from multiors.commands.looking import print_table
 from tests.commands import Run
 from tests.servers.launch import ServerHandle
 
@@ -126,7 +126,7 @@ def test_wrong_usage_is_two(run: Run, arguments: tuple[str, ...], said: str) -> 
 def test_a_terminal_gets_a_table_in_which_nothing_is_markup(capsys: pytest.CaptureFixture[str]) -> None:
     """Square brackets are text, and a long message is broken into lines, none of it lost."""
     words = [f"word{number}" for number in range(60)]
-    _print_table([("a", "error", "tools", f"[red]{' '.join(words)}[/red]")], "1 source: 1 error.")
+    print_table([("a", "error", "tools", f"[red]{' '.join(words)}[/red]")], "1 source: 1 error.")
     out = capsys.readouterr().out
 
     assert ["[red]word0", *words[1:-1], "word59[/red]"] == [word for word in out.split() if "word" in word]

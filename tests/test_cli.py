@@ -44,7 +44,7 @@ def command(*arguments: object) -> list[str]:
     ("arguments", "said"),
     [
         ((), "usage: multiors"),
-        (("train",), "invalid choice: 'train'"),
+        (("practise",), "invalid choice: 'practise'"),
         (("preview",), "the following arguments are required: run_file"),
         (("preview", "run.yaml", "--yaml"), "unrecognized arguments: --yaml"),
         (("quickstart", "--steps", "0"), "'0' is no whole number from 1 upwards"),

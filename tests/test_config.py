@@ -293,7 +293,8 @@ SOURCE = "sources:\n  a:\n    target: 'http://127.0.0.1:1'\n"
             f"{SOURCE}    weight: heavy\n",
             r"line 4: sources\.a\.weight: Input should be a valid number.*\(got 'heavy'\)",
         ),
-        (f"{SOURCE}    weight: yes\n", r"line 4: sources\.a\.weight: Input should be a number, not a truth value"),
+        (f"{SOURCE}    weight: yes\n", r"line 4: sources\.a\.weight: Input should be a valid number.*\(got 'yes'\)"),
+        (f"{SOURCE}    weight: true\n", r"line 4: sources\.a\.weight: Input should be a number, not a truth value"),
         (f"{SOURCE}    weight: 0\n", r"line 4: sources\.a\.weight: Input should be greater than 0 \(got 0\)"),
         (f"{SOURCE}    weight: .inf\n", r"line 4: sources\.a\.weight: Input should be a finite number"),
         (f"{SOURCE}    split: 3\n", r"line 4: sources\.a\.split: Input should be a valid string \(got 3\)"),
@@ -347,8 +348,10 @@ def test_all_mistakes_are_named_at_once(load: Load) -> None:
 
 def test_a_secret_in_the_file_is_not_shown(load: Load) -> None:
     """Keys do not belong into a run file, and the error about them does not repeat them."""
-    with pytest.raises(ConfigError, match=r"sources\.a\.api_key: there is no such key") as caught:
-        load(f"{SOURCE}    api_key: hunter2\n    secrets: {{TOKEN: hunter2}}\n")
+    with pytest.raises(
+        ConfigError, match=r"sources\.a\.api_key: a key or secret does not stand in a run file"
+    ) as caught:
+        load(f"{SOURCE}    api_key: hunter2\n    secrets: {{TOKEN: hunter2}}\n    password: hunter2\n")
 
     assert "hunter2" not in str(caught.value)
 

@@ -106,7 +106,7 @@ def test_what_cannot_be_previewed_is_one_message(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("max_steps: 4\nno_such_field: 1\n", "--training: GRPOConfig refuses these fields: TypeError: "),
+        ("max_steps: 4\nno_such_field: 1\n", "training: GRPOConfig refuses these fields: TypeError: "),
         ("max_steps: 4\nshuffle_dataset: true\n", "shuffle_dataset=True"),
     ],
 )

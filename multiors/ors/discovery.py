@@ -32,6 +32,7 @@ __all__ = [
     "ServerAway",
     "Split",
     "TaskList",
+    "fetch_environments",
     "fetch_splits",
     "fetch_tasks",
     "find_environment",
@@ -160,9 +161,7 @@ async def find_environment(runtime: Runtime, endpoint: Endpoint, *, label: str, 
     Raises:
         SourceError: The environment is not there, or there are several and none was named.
     """
-    with translate_errors(label, endpoint, timeout_s), anyio.fail_after(timeout_s):
-        async with requests(runtime, endpoint) as request:
-            names = await _list_environments(request)
+    names = await fetch_environments(runtime, endpoint, label=label, timeout_s=timeout_s)
 
     if names is None or (endpoint.is_platform and endpoint.environment is None):
         return endpoint
@@ -182,6 +181,17 @@ async def find_environment(runtime: Runtime, endpoint: Endpoint, *, label: str, 
         )
 
     return replace(endpoint, environment=endpoint.environment or names[0])
+
+
+async def fetch_environments(runtime: Runtime, endpoint: Endpoint, *, label: str, timeout_s: float) -> list[str] | None:
+    """Names of a server's environments, in lower case; None where it keeps no such list.
+
+    Raises:
+        SourceError: It cannot be asked.
+    """
+    with translate_errors(label, endpoint, timeout_s), anyio.fail_after(timeout_s):
+        async with requests(runtime, endpoint) as request:
+            return await _list_environments(request)
 
 
 async def find_replicas(

@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 import anyio
 
 from multiors.errors import ConfigError, SourceError
+from multiors.ors.discovery import fetch_environments
 from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.source import ORSSource
+from multiors.ors.target import resolve_endpoint
 
-__all__ = ["find_random_prompts", "prepare_sources"]
+__all__ = ["find_random_prompts", "list_environments", "prepare_sources"]
 
 
 def prepare_sources(sources: Sequence[ORSSource]) -> None:
@@ -40,6 +42,17 @@ def find_random_prompts(sources: Sequence[ORSSource]) -> list[str]:
 
     get_runtime().run(_ask_all, sources, ask)
     return [source.label for source in sources if source.label in random]
+
+
+def list_environments(url: str, *, timeout_s: float) -> list[str] | None:
+    """Names of the environments of a server; None where it keeps no list of them. They are text of the server.
+
+    Raises:
+        ConfigError: The address is none.
+        SourceError: The server cannot be asked.
+    """
+    endpoint, runtime = resolve_endpoint(url, label=url), get_runtime()
+    return runtime.run(lambda: fetch_environments(runtime, endpoint, label=url, timeout_s=timeout_s))
 
 
 async def _ask_all(sources: Sequence[ORSSource], ask: Callable[[ORSSource], Awaitable[None]]) -> None:

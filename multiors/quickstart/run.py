@@ -13,15 +13,12 @@ import datetime
 import importlib.util
 import json
 import logging
-import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from multiors import ConfigError, MultiORSError
@@ -29,6 +26,7 @@ from multiors.quickstart.options import Effort
 from multiors.quickstart.report import RolloutJournal, draw_curves, format_table
 from multiors.quickstart.servers import run_servers
 from multiors.quickstart.talk import Talk
+from multiors.signals import find_exit_code, signals_as_interrupts
 
 if TYPE_CHECKING:
     from multiors.quickstart.train import RunResult
@@ -52,7 +50,7 @@ def run_quickstart(options: argparse.Namespace, *, effort: Effort | None = None)
     started = time.monotonic()
     output_dir: Path | None = None
     try:
-        with _signals_as_interrupts(), contextlib.redirect_stdout(sys.stderr):
+        with signals_as_interrupts(), contextlib.redirect_stdout(sys.stderr):
             _check_extras()
             output_dir = _make_output_dir(options.output_dir)
             talk.say(f"Results go to {output_dir}")
@@ -63,7 +61,7 @@ def run_quickstart(options: argparse.Namespace, *, effort: Effort | None = None)
     except KeyboardInterrupt as interrupt:
         kept = "" if output_dir is None else f" What there is so far is in {output_dir}."
         talk.say(f"Interrupted; the servers have stopped.{kept}")
-        return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+        return find_exit_code(interrupt)
     if options.json:
         talk.say(table)
     print(json.dumps(summary, indent=2) if options.json else table)
@@ -164,21 +162,3 @@ def _quiet() -> Iterator[None]:
             yield
         finally:
             logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def _signals_as_interrupts() -> Iterator[None]:
-    """Let Ctrl-C and a polite kill unwind the stack alike, so that sessions and servers end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(number)
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

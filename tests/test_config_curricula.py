@@ -11,7 +11,7 @@ from multiors.errors import ConfigError
 from multiors.mixing.curricula import LearningProgress
 
 SOURCE = "sources:\n  a:\n    target: 'http://127.0.0.1:1'\n"
-RAISING = "tests.test_curriculum_config:Raising"
+RAISING = "tests.test_config_curricula:Raising"
 
 
 class Raising(LearningProgress):
@@ -26,7 +26,7 @@ class Raising(LearningProgress):
     [
         (
             f"{SOURCE}curriculum: {{name: '{RAISING}', level: 3}}",
-            r"^curriculum 'tests\.test_curriculum_config:Raising' cannot be made of \{'level': 3\}: KeyError: 3\.",
+            r"^curriculum 'tests\.test_config_curricula:Raising' cannot be made of \{'level': 3\}: KeyError: 3\.",
         ),
         (
             f"{SOURCE}curriculum: {{name: '{RAISING}', depth: 3}}",
@@ -34,7 +34,7 @@ class Raising(LearningProgress):
         ),
         (
             f"{SOURCE}    task_curriculum: {RAISING}",
-            r"^sources\.a: curriculum 'tests\.test_curriculum_config:Raising' cannot be made of \{\}: TypeError: ",
+            r"^sources\.a: curriculum 'tests\.test_config_curricula:Raising' cannot be made of \{\}: TypeError: ",
         ),
     ],
 )

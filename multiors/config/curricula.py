@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, create_model, model_validator
 
+from multiors.config.shorthand import Shorthand
 from multiors.errors import ConfigError
 from multiors.mixing.curricula import (
     Gates,
@@ -27,6 +28,7 @@ from multiors.mixing.curricula import (
 __all__ = ["CURRICULUM_KEYS", "AnyCurriculum", "AnyTaskCurriculum", "CurriculumConfig", "as_curricula", "as_curriculum"]
 
 _CUSTOM = "custom"
+_PLACE = r"^\w[\w.]*:\w[\w.]*$"
 _Point = Annotated[tuple[float, dict[str, float]], Field(strict=False)]  # YAML has lists
 _Points = list[_Point]
 
@@ -49,7 +51,7 @@ class CustomCurriculum(CurriculumConfig):
 
     model_config = ConfigDict(extra="allow")
 
-    name: str = Field(pattern=r"^\w[\w.]*:\w[\w.]*$", description="Where the class is: 'module:Class'.")
+    name: str = Field(pattern=_PLACE, description="Where the class is: 'module:Class'.")
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -145,12 +147,25 @@ def _as_sequence(value: object) -> object:
     return [_as_mapping(each) for each in value] if isinstance(value, list) else [_as_mapping(value)]
 
 
+def _describe_names(models: Mapping[str, type[CurriculumConfig]]) -> Callable[[Any], dict[str, Any]]:
+    """JSON Schema of the names that may stand alone: of those that need no settings."""
+    names = [name for name, model in models.items() if not _needed(model)]
+    return lambda _: {"anyOf": [{"enum": names}, {"type": "string", "pattern": _PLACE}]}
+
+
+def _needed(model: type[CurriculumConfig]) -> list[str]:
+    return [name for name, field in model.model_fields.items() if field.is_required() and name != "name"]
+
+
 if TYPE_CHECKING:
     AnyCurriculum: TypeAlias = tuple[CurriculumConfig, ...]
     AnyTaskCurriculum: TypeAlias = CurriculumConfig | None
 else:
-    AnyCurriculum = Annotated[tuple[_make_union(_BETWEEN), ...], BeforeValidator(_as_sequence)]
-    AnyTaskCurriculum = Annotated[_make_union(_INSIDE) | None, BeforeValidator(_as_mapping)]
+    AnyCurriculum = Annotated[
+        tuple[Annotated[_make_union(_BETWEEN), Shorthand(_as_mapping, _describe_names(_BETWEEN))], ...],
+        Shorthand(_as_sequence, lambda several: {"anyOf": [several["items"], {"type": "null"}]}),
+    ]
+    AnyTaskCurriculum = Annotated[_make_union(_INSIDE) | None, Shorthand(_as_mapping, _describe_names(_INSIDE))]
 
 
 def as_curriculum(config: CurriculumConfig, find: Callable[[str], Callable[..., Any]]) -> Any:

@@ -1,20 +1,15 @@
-"""The commands `multiors evaluate` and `multiors compare`: their options, progress, and what they print.
-
-What is played is decided in `multiors.evaluation`; here it is asked for and shown. Imports nothing heavy before a
-command runs, so that `--help` costs nothing.
-"""
+"""The commands `multiors evaluate` and `multiors compare`: their options, progress, and what they print."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from multiors.commands.options import add_run_file, count, index, number, print_json, read_run_file, seconds
 from multiors.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,6 +21,8 @@ if TYPE_CHECKING:
     from multiors.records import RolloutRecord
 
 __all__ = ["add_compare", "add_evaluate"]
+
+_EPISODES = 4  # of each task
 
 _EVALUATE_EXAMPLES = """examples:
   multiors evaluate run.yaml --policy output/checkpoint-100 --output after
@@ -59,7 +56,7 @@ def add_evaluate(commands: Any) -> None:
         epilog=_EVALUATE_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run_file", type=Path, help="the YAML run file")
+    add_run_file(parser)
     parser.add_argument(
         "--policy",
         required=True,
@@ -70,33 +67,36 @@ def add_evaluate(commands: Any) -> None:
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the folder for the episodes")
     what = parser.add_argument_group("what is played")
     what.add_argument("--source", action="append", metavar="NAME", help="only this source; may be repeated")
-    what.add_argument("--num-tasks", type=_count, metavar="N", help="tasks of each source, at most (default: all)")
     what.add_argument(
-        "--episodes", type=_count, default=4, metavar="N", help="episodes of each task (default: %(default)s)"
+        "--num-tasks", type=count, metavar="N", help="tasks of each source, at most (default: the run file's, or all)"
     )
-    what.add_argument("--split", metavar="NAME", help="whose tasks are played (default: those of each source)")
+    what.add_argument(
+        "--episodes", type=count, metavar="N", help="episodes of each task (default: the run file's, or 4)"
+    )
+    what.add_argument(
+        "--split", metavar="NAME", help="whose tasks are played (default: the run file's, or those of each source)"
+    )
     what.add_argument(
         "--seed",
-        type=_index,
-        default=0,
+        type=index,
         metavar="N",
-        help="decides tasks and luck; compare evaluations of one seed (default: 0)",
+        help="decides tasks and luck; compare evaluations of one seed (default: the run file's, or 0)",
     )
     _add_policy_arguments(parser.add_argument_group("the policy"))
     how = parser.add_argument_group("limits")
     how.add_argument(
-        "--max-turns", type=_index, default=50, metavar="N", help="replies whose calls are made (default: 50)"
+        "--max-turns", type=index, default=50, metavar="N", help="replies whose calls are made (default: 50)"
     )
     how.add_argument(
-        "--max-completion-tokens", type=_count, metavar="N", help="tokens of an episode after its prompt (default: any)"
+        "--max-completion-tokens", type=count, metavar="N", help="tokens of an episode after its prompt (default: any)"
     )
     how.add_argument(
-        "--timeout", type=_seconds, default=3600.0, metavar="S", help="seconds of an episode (default: 3600)"
+        "--timeout", type=seconds, default=3600.0, metavar="S", help="seconds of an episode (default: 3600)"
     )
-    how.add_argument("--concurrency", type=_count, metavar="N", help="episodes under way at once (default: 64 or more)")
+    how.add_argument("--concurrency", type=count, metavar="N", help="episodes under way at once (default: 64 or more)")
     how.add_argument(
         "--retries",
-        type=_index,
+        type=index,
         default=1,
         metavar="N",
         help="times an episode with a lost session is replayed (default: 1)",
@@ -111,10 +111,10 @@ def add_evaluate(commands: Any) -> None:
 def _add_policy_arguments(group: Any) -> None:
     group.add_argument("--model", metavar="NAME", help="which model of an endpoint (default: the only one)")
     group.add_argument("--tokenizer", metavar="NAME", help="a folder or Hub name (default: the model's own)")
-    group.add_argument("--temperature", type=_number, default=1.0, metavar="T", help="0 is greedy (default: 1)")
-    group.add_argument("--top-p", type=_number, default=1.0, metavar="P", help="(default: 1)")
-    group.add_argument("--top-k", type=_count, metavar="K", help="(default: all tokens)")
-    group.add_argument("--max-tokens", type=_count, default=1024, metavar="N", help="of one reply (default: 1024)")
+    group.add_argument("--temperature", type=number, default=1.0, metavar="T", help="0 is greedy (default: 1)")
+    group.add_argument("--top-p", type=number, default=1.0, metavar="P", help="(default: 1)")
+    group.add_argument("--top-k", type=count, metavar="K", help="(default: all tokens)")
+    group.add_argument("--max-tokens", type=count, default=1024, metavar="N", help="of one reply (default: 1024)")
     group.add_argument(
         "--thinking",
         action=argparse.BooleanOptionalAction,
@@ -122,7 +122,7 @@ def _add_policy_arguments(group: Any) -> None:
         help="whether the chat template asks for thoughts (default: as it does by itself)",
     )
     group.add_argument(
-        "--batch", type=_count, metavar="N", help="replies of a model at once, or requests to an endpoint"
+        "--batch", type=count, metavar="N", help="replies of a model at once, or requests to an endpoint"
     )
 
 
@@ -145,7 +145,7 @@ def add_compare(commands: Any) -> None:
         help="what an episode is worth: the reward as the run file composes it (default), or its outcome alone",
     )
     parser.add_argument(
-        "--success-at", type=_number, metavar="X", help="from which score on an episode is a success, for pass@k"
+        "--success-at", type=number, metavar="X", help="from which score on an episode is a success, for pass@k"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page that needs no network")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write Markdown")
@@ -155,11 +155,12 @@ def add_compare(commands: Any) -> None:
 
 
 def _run_evaluate(options: argparse.Namespace) -> int:
-    from multiors.config import build_spec, load_run_file
+    from multiors.config import build_spec
     from multiors.evaluation import Limits, Sampling, evaluate, summarize
     from multiors.evaluation.policies.choosing import choose_policy
 
-    config = load_run_file(options.run_file)
+    config = read_run_file(options)
+    asked = config.evaluation
     sampling = Sampling(
         temperature=options.temperature, top_p=options.top_p, top_k=options.top_k, max_tokens=options.max_tokens
     )
@@ -178,10 +179,10 @@ def _run_evaluate(options: argparse.Namespace) -> int:
             _choose_sources(spec.sources, options.source),
             policy,
             options.output,
-            num_tasks=options.num_tasks,
-            episodes_per_task=options.episodes,
-            split=options.split,
-            seed=options.seed,
+            num_tasks=options.num_tasks or asked.num_tasks,
+            episodes_per_task=options.episodes or asked.episodes or _EPISODES,
+            split=options.split or asked.split,
+            seed=asked.seed if options.seed is None else options.seed,
             limits=limits,
             max_concurrent_episodes=options.concurrency,
             retries=options.retries,
@@ -230,7 +231,7 @@ def _print(found: ArmResult | Comparison, *, as_json: bool) -> None:
     from multiors.evaluation.comparison import print_result, to_text
 
     if as_json:
-        print(json.dumps(asdict(found), indent=2))
+        print_json(asdict(found))
     elif sys.stdout.isatty():
         print_result(found, Console(highlight=False))
     else:
@@ -308,39 +309,3 @@ class _Bars:
 
     def _say(self, text: str) -> None:
         self._progress.console.print(text, markup=False, soft_wrap=True)
-
-
-def _count(text: str) -> int:
-    return _whole_number(text, least=1)
-
-
-def _index(text: str) -> int:
-    return _whole_number(text, least=0)
-
-
-def _whole_number(text: str, *, least: int) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} upwards")
-
-    return int(text)
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is no finite number")
-
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = _number(text)
-
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-
-    return value
