@@ -8,6 +8,7 @@ interrupted, 143 politely killed.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -70,7 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         exit_code: int = options.run(options)
         return exit_code
     except MultiORSError as error:
-        print(f"multiors {options.command}: {error}", file=sys.stderr)
+        rank = os.environ.get("RANK", "0")
+        process = "" if rank == "0" else f" (process {rank})"
+        print(f"multiors {options.command}{process}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interrupt:
         print("interrupted", file=sys.stderr)

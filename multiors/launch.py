@@ -24,7 +24,7 @@ from multiors.training.processes import gather, is_first_process
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["RUN_FILE", "Resume", "Trained", "choose_checkpoint", "find_output", "train_run"]
+__all__ = ["RUN_FILE", "Resume", "Trained", "choose_checkpoint", "find_checkpoint", "find_output", "train_run"]
 
 RUN_FILE = "run.yaml"
 """Name of the run file that a run leaves in its output folder."""
@@ -65,16 +65,21 @@ def find_output(config: RunConfig) -> Path:
     return Path(config.training.get("output_dir") or _DEFAULT_OUTPUT)
 
 
+def find_checkpoint(output: Path) -> Path | None:
+    """The last checkpoint in a folder. None: there is none."""
+    from transformers.trainer_utils import get_last_checkpoint
+
+    found = get_last_checkpoint(str(output)) if output.is_dir() else None
+    return None if found is None else Path(found)
+
+
 def choose_checkpoint(output: Path, resume: Resume) -> Path | None:
     """The checkpoint to go on from. None: the run begins.
 
     Raises:
         ConfigError: It is not there, or a run that begins would write over another one.
     """
-    from transformers.trainer_utils import get_last_checkpoint
-
-    found = get_last_checkpoint(str(output)) if output.is_dir() else None
-    last = None if found is None else Path(found)
+    last = find_checkpoint(output)
 
     if isinstance(resume, Path):
         if not (resume / "trainer_state.json").is_file():
@@ -129,22 +134,15 @@ def train_run(config: RunConfig, *, resume: Resume = None, on_begin: Callable[[P
         trainer.save_model()
         trained = Trained(
             output=output,
-            checkpoint=_find_last(output),
+            checkpoint=find_checkpoint(output),
             num_steps=trainer.state.global_step,
             summary=spec.summary(),
             evaluations=evaluations,
             is_first=is_first_process(),
         )
-        trainer.end()  # trackers, and the group of processes
 
+    trainer.end()  # trackers, and the group of processes
     return trained
-
-
-def _find_last(output: Path) -> Path | None:
-    from transformers.trainer_utils import get_last_checkpoint
-
-    found = get_last_checkpoint(str(output))
-    return None if found is None else Path(found)
 
 
 def _make_arguments(spec: MultiOpenRewardSpec, config: RunConfig) -> Any:

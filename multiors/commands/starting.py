@@ -162,7 +162,7 @@ def _ask(urls: Sequence[str]) -> list[tuple[str, str, str | None]]:
     for url in urls:
         environments: Sequence[str | None] = list_environments(url, timeout_s=_TIMEOUT_S) or [None]
         for environment in environments:
-            wanted = re.sub(r"[^A-Za-z0-9_-]+", "-", environment or "environment").strip("-") or "environment"
+            wanted = re.sub(r"[^A-Za-z0-9_-]+", "-", environment or "").strip("-") or "source"
             name = next(name for name in _number(wanted) if name not in taken)
             taken.add(name)
             found.append((name, url, environment))

@@ -113,7 +113,12 @@ def _run_train(options: argparse.Namespace) -> int:
                 return 1
 
             resume = Path(options.resume) if options.resume not in (None, "last", "auto") else options.resume
-            trained = train_run(config, resume=resume, on_begin=_show_plan)
+
+            try:
+                trained = train_run(config, resume=resume, on_begin=_show_plan)
+            except KeyboardInterrupt:
+                _say_how_to_go_on(config)
+                raise
 
         if trained.is_first:
             _print_result(config, trained, as_json=options.json)
@@ -124,9 +129,12 @@ def _run_train(options: argparse.Namespace) -> int:
 def _quiet() -> None:
     """Leave out what TRL and transformers say in every step of things that are as they should be."""
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing", category=FutureWarning)
+    logging.getLogger("trl.trainer.grpo_trainer").addFilter(_is_worth_saying)
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
     # It shows what policies wrote as they wrote it, and the table at the end has what is unscored, and why.
-    told = "All reward functions returned None"
-    logging.getLogger("trl.trainer.grpo_trainer").addFilter(lambda record: told not in str(record.msg))
+    return not str(record.msg).startswith("All reward functions returned None")
 
 
 def _is_sound(config: RunConfig) -> bool:
@@ -146,6 +154,17 @@ def _is_sound(config: RunConfig) -> bool:
 
 def _show_plan(plan: Plan) -> None:
     print(f"{plan}\n", file=sys.stderr)
+
+
+def _say_how_to_go_on(config: RunConfig) -> None:
+    from multiors.launch import RUN_FILE, find_checkpoint, find_output
+
+    output = find_output(config)
+    checkpoint = find_checkpoint(output)
+
+    if checkpoint is not None and os.environ.get("RANK", "0") == "0":
+        command = shlex.join(["multiors", "train", str(output / RUN_FILE), "--resume"])
+        print(f"{checkpoint} is kept; to go on from it: {command}", file=sys.stderr)
 
 
 def _print_result(config: RunConfig, trained: Trained, *, as_json: bool) -> None:

@@ -8,7 +8,6 @@ Pure.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 
@@ -60,7 +59,7 @@ def expand_flags(
                 raise ValueError(f"{option} has no value")
             value = left.pop(0)
 
-        expanded += ["--set", f"training.{name}={json.dumps(value) if kind == 'text' else value}"]
+        expanded += ["--set", f"training.{name}={_quote(value) if kind == 'text' else value}"]
 
     return expanded
 
@@ -77,11 +76,9 @@ def _find_field(
     if name.startswith("no_") and fields.get(positive) == "switch":
         return positive, True
 
-    near = get_close_matches(option, own, n=1)
+    near = get_close_matches(option, own, n=1, cutoff=0.8)
     hint = f"; or is it {near[0]}?" if near else ""
-    raise ValueError(
-        f"{option} is no option of this command, and no field of GRPOConfig: {describe_unknown(name)}{hint}"
-    )
+    raise ValueError(f"{option} is no option of this command: {describe_unknown(name)}{hint}")
 
 
 def _take_truth(given: str | None, left: list[str]) -> str:
@@ -90,3 +87,11 @@ def _take_truth(given: str | None, left: list[str]) -> str:
         return _TRUTHS.get(given.lower(), given)
 
     return _TRUTHS[left.pop(0).lower()] if left and left[0].lower() in _TRUTHS else "true"
+
+
+def _quote(text: str) -> str:
+    """The text as YAML that is read as this text."""
+    plain = (
+        each if each.isascii() and each.isprintable() and each not in '"\\' else f"\\U{ord(each):08x}" for each in text
+    )
+    return f'"{"".join(plain)}"'

@@ -87,8 +87,9 @@ def _refuse_token(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 _TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
 _TARGETS = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]}
-_Number = Annotated[float, BeforeValidator(_refuse_truth), Field(allow_inf_nan=False)]
-_Positive = Annotated[float, BeforeValidator(_refuse_truth), Field(gt=0, allow_inf_nan=False)]
+_Number = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_refuse_truth)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_refuse_truth)]
+_Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), BeforeValidator(_refuse_truth)]
 _Count = Annotated[int, Field(ge=1, strict=True)]
 _Index = Annotated[int, Field(ge=0, strict=True)]
 _Interval = tuple[_Number, _Number]
@@ -100,7 +101,7 @@ _FOLDER = Shorthand(_as_folder, lambda _: dict(_TEXT))
 
 
 class _Config(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
 class PartConfig(_Config):
@@ -199,9 +200,7 @@ class RolloutLogConfig(_Config):
 class CircuitBreakerConfig(_Config):
     """When a source whose environment fails is left out."""
 
-    max_failure_rate: Annotated[_Number, Field(ge=0, lt=1)] = Field(
-        default=0.5, description="Fraction of failing rollouts that is borne."
-    )
+    max_failure_rate: _Rate = Field(default=0.5, description="Fraction of failing rollouts that is borne.")
     window_rollouts: _Count = Field(default=16, description="The last rollouts of a source that are looked at.")
     probe_after_batches: _Count = Field(default=4, description="Batches until a source is tried again.")
     max_probe_interval_batches: _Count = Field(default=64, description="The most batches between two tries.")
