@@ -3,7 +3,7 @@
 A page's blocks run in order, in one namespace and one empty folder, against real servers. `python` blocks are executed,
 `text` blocks are the output of the block before, `console` blocks are commands with their output, and a block under
 `<!-- file: NAME -->` is a file that later blocks use (`refused file`: a run file with mistakes). A block that cannot
-run says why: `<!-- not run: REASON -->`.
+run says why: `<!-- not run: REASON -->`, and so does one whose output differs from run to run: `not compared`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,16 @@ from multiors import (
 )
 from multiors.checks.findings import LEVELS, SUBJECTS
 from multiors.cli import main
-from multiors.config import CircuitBreakerConfig, PartConfig, RewardConfig, RunConfig, SourceConfig, load_run_file
+from multiors.config import (
+    CircuitBreakerConfig,
+    EvaluationConfig,
+    ModelConfig,
+    PartConfig,
+    RewardConfig,
+    RunConfig,
+    SourceConfig,
+    load_run_file,
+)
 from multiors.errors import ConfigError
 from multiors.evaluation import EvaluationCallback
 from multiors.quickstart.options import add_arguments
@@ -83,8 +92,11 @@ class Block:
     reason: str | None
     """Why it is not run."""
 
+    is_compared: bool = True
+    """Whether its commands print what it shows."""
 
-_DIRECTIVE = re.compile(r"<!-- (file|refused file|not run): (.+) -->")
+
+_DIRECTIVE = re.compile(r"<!-- (file|refused file|not run|not compared): (.+) -->")
 
 
 def read_blocks(page: Path) -> list[Block]:
@@ -102,7 +114,10 @@ def read_blocks(page: Path) -> list[Block]:
             text = "".join(f"{each}\n" for each in body)
             refused = directives.get("refused file")
             file = directives.get("file", refused)
-            blocks.append(Block(language, text, start, file, refused is not None, directives.get("not run")))
+            is_compared = "not compared" not in directives
+            blocks.append(
+                Block(language, text, start, file, refused is not None, directives.get("not run"), is_compared)
+            )
             language, directives = None, {}
         elif language is not None:
             body.append(line)
@@ -160,6 +175,7 @@ class PageRun:
         self._fields = fields_
         self._names: dict[str, Any] = {"__name__": "__main__"}
         self._output = ""
+        self._exit_code = 0
 
     def run(self, block: Block) -> None:
         where = f"{_name(self._page)}:{block.line}"
@@ -176,7 +192,10 @@ class PageRun:
             assert block.text.rstrip() == self._output.rstrip(), f"{where}: the page shows another output"
         elif block.language == "console":
             shown, self._output = block.text, self._run_console(block)
-            assert shown.rstrip() == self._output.rstrip(), f"{where}: the page shows another output"
+            assert block.is_compared or not self._exit_code, f"{where}: {self._output}"
+            assert not block.is_compared or shown.rstrip() == self._output.rstrip(), (
+                f"{where}: the page shows another output"
+            )
         else:
             pytest.fail(f"{where}: a block of {block.language!r} cannot be run; say why with <!-- not run: ... -->")
 
@@ -199,16 +218,25 @@ class PageRun:
                 shown += [line, str(exit_code)]
             elif line.startswith("$ multiors "):
                 output = io.StringIO()
+                arguments = shlex.split(line)[2:]
+                short = ["--max-steps", "1"] if arguments[0] == "train" else []
                 with redirect_stdout(output), redirect_stderr(output):
-                    exit_code = main(shlex.split(line)[2:])
+                    exit_code = main([*arguments, *short])
                 shown += [line, *self._restore(output.getvalue()).rstrip().splitlines()]
 
+        self._exit_code = exit_code
         return "\n".join(shown)
 
     def _adapt(self, text: str) -> str:
         """What a reader has, replaced by what the tests have: addresses, a model, a small run on a CPU."""
         for written, real in self._stand_ins.items():
             text = text.replace(written, real)
+
+        # `training:` of a run file.
+        missing = {name: value for name, value in self._fields.items() if f"  {name}: " not in text}
+        lines = "".join(f"  {name}: {json.dumps(value)}\n" for name, value in missing.items())
+        if "  max_steps: " in text:
+            text = re.sub(r"(?m)^training:\n", lambda found: found[0] + lines, text)
 
         own = {name: value for name, value in self._fields.items() if f"{name}=" not in text}
         self._names["small_fields"] = own
@@ -395,6 +423,8 @@ def test_what_a_check_looks_at_is_listed() -> None:
     ("heading", "model"),
     [
         ("Top level", RunConfig),
+        ("A model", ModelConfig),
+        ("Evaluation", EvaluationConfig),
         ("A source", SourceConfig),
         ("Circuit breaker", CircuitBreakerConfig),
         ("A reward", RewardConfig),

@@ -134,7 +134,7 @@ def _quiet() -> None:
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
     # It shows what policies wrote as they wrote it, and the table at the end has what is unscored, and why.
-    return not str(record.msg).startswith("All reward functions returned None")
+    return "All reward functions returned None" not in str(record.msg)
 
 
 def _is_sound(config: RunConfig) -> bool:
