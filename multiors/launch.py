@@ -6,6 +6,7 @@ writes the run file that repeats the run. TRL, accelerate and their engines do e
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -117,6 +118,7 @@ def train_run(config: RunConfig, *, resume: Resume = None, on_begin: Callable[[P
         raise ConfigError("the run file names no model. Write model: NAME into it, or pass --set model=NAME.")
 
     output = find_output(config)
+    _check_folder(output)
     checkpoint = choose_checkpoint(output, resume)
 
     with build_spec(config) as spec:
@@ -124,25 +126,35 @@ def train_run(config: RunConfig, *, resume: Resume = None, on_begin: Callable[[P
         _check_agreement(checkpoint)
         trainer, evaluations = _make_trainer(spec, config, args)
 
-        if is_first_process():
-            _keep_run_file(config, output, checkpoint)
+        is_first = is_first_process()
 
-            if on_begin is not None:
-                on_begin(spec.plan())
+        if is_first:
+            _keep_run_file(config, output, checkpoint)
+        if is_first and on_begin is not None:
+            on_begin(spec.plan())
 
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         trainer.save_model()
-        trained = Trained(
-            output=output,
-            checkpoint=find_checkpoint(output),
-            num_steps=trainer.state.global_step,
-            summary=spec.summary(),
-            evaluations=evaluations,
-            is_first=is_first_process(),
-        )
+        last, steps = find_checkpoint(output), trainer.state.global_step
 
     trainer.end()  # trackers, and the group of processes
-    return trained
+    return Trained(output, last, steps, spec.summary(), evaluations, is_first)
+
+
+def _check_folder(output: Path) -> None:
+    """Check that a folder can be made, or written to, before anything else takes time.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    there = next((path for path in (output, *output.parents) if path.exists()), Path())
+
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        reason = "may not be written to" if there.is_dir() else "is no folder"
+        raise ConfigError(
+            f"the output folder {str(output)!r} cannot be written: {str(there)!r} {reason}. Choose another with "
+            f"--output-dir."
+        )
 
 
 def _make_arguments(spec: MultiOpenRewardSpec, config: RunConfig) -> Any:
@@ -220,17 +232,12 @@ def _keep_run_file(config: RunConfig, output: Path, checkpoint: Path | None) -> 
     begun = "" if checkpoint is None else f"# Resumed from {checkpoint.name}.\n"
     head = f"# The run file of this run, with what was set on the command line.\n# {used}\n{begun}"
 
-    try:
-        output.mkdir(parents=True, exist_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
 
-        if checkpoint is not None and path.is_file() and _without_comments(path) != body:
-            path.rename(path.with_stem(f"{path.stem}-until-{checkpoint.name}"))
+    if checkpoint is not None and path.is_file() and _without_comments(path) != body:
+        path.rename(path.with_stem(f"{path.stem}-until-{checkpoint.name}"))
 
-        path.write_text(head + body, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"the output folder {str(output)!r} cannot be written: {error.strerror}. Choose another with --output-dir."
-        ) from error
+    path.write_text(head + body, encoding="utf-8")
 
 
 def _without_comments(path: Path) -> str:

@@ -315,7 +315,7 @@ def test_no_key_is_in_what_a_run_leaves(folder: Path, run: Run, monkeypatch: pyt
         (("--max-steps", "many"), "- --set: training.max_steps: Input should be a valid integer (got 'many')"),
         (("--set", "sources.sort.target=http://127.0.0.1:9"), "source 'sort': the server at http://127.0.0.1:9 cannot"),
         (("--set", "sources.echo.api_key=${CANARY_NONE}"), "the environment variable 'CANARY_NONE' is not set"),
-        (("--output-dir", "run.yaml/x"), "the output folder 'run.yaml/x' cannot be written: Not a directory."),
+        (("--output-dir", "run.yaml/x"), "the output folder 'run.yaml/x' cannot be written: 'run.yaml' is no folder."),
     ],
 )
 def test_a_known_error_is_one_message(folder: Path, run: Run, arguments: tuple[str, ...], message: str) -> None:

@@ -39,27 +39,17 @@ def expand_flags(
 
     while left:
         argument = left.pop(0)
-        option, sign, value = argument.partition("=")
+        option = argument.partition("=")[0]
 
         if argument == "--":
             return [*expanded, argument, *left]
 
-        if not option.startswith("--") or option in own:
+        if option.startswith("--") and option not in own:
+            name, is_off = _find_field(option, own, list_fields(), describe_unknown)
+            value = "false" if is_off else _take_value(argument, list_fields()[name], left)
+            expanded += ["--set", f"training.{name}={value}"]
+        else:
             expanded.append(argument)
-            continue
-
-        name, is_off = _find_field(option, own, list_fields(), describe_unknown)
-
-        kind = list_fields()[name]
-
-        if kind == "switch":
-            value = "false" if is_off else _take_truth(value if sign else None, left)
-        elif not sign:
-            if not left or left[0].startswith("--"):
-                raise ValueError(f"{option} has no value")
-            value = left.pop(0)
-
-        expanded += ["--set", f"training.{name}={_quote(value) if kind == 'text' else value}"]
 
     return expanded
 
@@ -81,12 +71,19 @@ def _find_field(
     raise ValueError(f"{option} is no option of this command: {describe_unknown(name)}{hint}")
 
 
-def _take_truth(given: str | None, left: list[str]) -> str:
-    """What a switch is set to: by the value given with it, by the next argument if that is one, or by itself."""
-    if given is not None:
-        return _TRUTHS.get(given.lower(), given)
+def _take_value(argument: str, kind: str, left: list[str]) -> str:
+    """The YAML of a field's value: behind the equals sign, or the next argument; a switch may stand alone."""
+    option, sign, given = argument.partition("=")
 
-    return _TRUTHS[left.pop(0).lower()] if left and left[0].lower() in _TRUTHS else "true"
+    if kind == "switch" and not sign:
+        return _TRUTHS[left.pop(0).lower()] if left and left[0].lower() in _TRUTHS else "true"
+
+    if not sign:
+        if not left or left[0].startswith("--"):
+            raise ValueError(f"{option} has no value")
+        given = left.pop(0)
+
+    return _TRUTHS.get(given.lower(), given) if kind == "switch" else _quote(given) if kind == "text" else given
 
 
 def _quote(text: str) -> str:
