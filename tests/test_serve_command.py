@@ -20,7 +20,7 @@ from multiors.evaluation import evaluate
 from multiors.evaluation.policies import Message, Reply, Start
 from multiors.mixing import LearningCurve
 from multiors.mixing.curricula import Ladder
-from multiors.serve_command import add_serve
+from multiors.commands.serving import add_serve
 from multiors.serving.generators import open_generator
 from multiors.serving.own import find_environment
 from tests.commands import Run
