@@ -1,5 +1,4 @@
-"""The command line: `multiors init`, `check`, `preview`, `train`, `evaluate`, `compare`, `report`, `schema`, `serve` and
-`quickstart`.
+"""The command line: its commands, what they print where, and their exit codes.
 
 Results go to stdout, talk to stderr. Exit codes: 0 done, 1 the mix, a check or a run failed, 2 wrong usage, 130
 interrupted, 143 politely killed.

@@ -15,12 +15,12 @@ import pytest
 
 from multiors import MultiOpenRewardSpec, ORSSource, SourceReward
 from multiors.cli import main
+from multiors.commands.serving import add_serve
 from multiors.errors import ConfigError
 from multiors.evaluation import evaluate
 from multiors.evaluation.policies import Message, Reply, Start
 from multiors.mixing import LearningCurve
 from multiors.mixing.curricula import Ladder
-from multiors.commands.serving import add_serve
 from multiors.serving.generators import open_generator
 from multiors.serving.own import find_environment
 from tests.commands import Run
