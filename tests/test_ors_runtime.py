@@ -19,6 +19,7 @@ import pytest
 from multiors.ors.rollouts.factory import EnvironmentFactory
 from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.source import ORSSource
+from tests.commands import run_python
 from tests.playing import keep_alive
 from tests.servers.launch import Counts, ServerHandle, configured, serve
 from tests.servers.raw import serve_raw
@@ -359,3 +360,30 @@ def test_an_interrupt_during_a_request_leaves_no_session(slow_server: ServerHand
     assert [str(-signal.SIGINT)] * 3 == statuses
     assert [{}, {}] == [counts.active for counts in left]
     assert [2, 1] == [counts.requests["POST /delete"] for counts in left]
+
+
+_INTERRUPTED_START = """
+import signal, sys
+from multiors.ors.sessions.runtime import get_runtime
+
+async def nothing():
+    return "ran"
+
+def interrupt(frame, event, _):
+    if event == "call" and frame.f_code.co_name in ("join", "result"):
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
+
+sys.setprofile(interrupt)
+try:
+    get_runtime().run(nothing)
+except KeyboardInterrupt:
+    sys.stdout.write(f"interrupted {get_runtime().run(nothing)}")
+"""
+
+
+def test_an_interrupt_while_the_loop_starts_does_not_hang() -> None:
+    """Ctrl-C comes out at once, and the loop is there for what comes next."""
+    told = run_python(_INTERRUPTED_START)
+
+    assert ("interrupted ran", 0) == (told.stdout, told.returncode)

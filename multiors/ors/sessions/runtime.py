@@ -67,6 +67,7 @@ class Runtime:
         self._lock = threading.Lock()
         self._portal: AbstractContextManager[BlockingPortal] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._starter: threading.Thread | None = None
         self._clients: dict[str, aiohttp.ClientSession] = {}
         self._connector: aiohttp.TCPConnector | None = None
         self.limiters = Limiters()
@@ -180,7 +181,7 @@ class Runtime:
         self.close_now(list(self._open))
         self.run(self._finish)
         self._portal.__exit__(None, None, None)
-        self._portal = self._loop = None
+        self._portal = self._loop = self._starter = None
 
     async def _finish(self) -> None:
         """Interrupt what still runs, let it close what it opened, then close the clients."""
@@ -207,13 +208,25 @@ class Runtime:
             return self._loop
 
         with self._lock:
-            if self._loop is None:
-                self._portal = start_blocking_portal("asyncio", name="multiors")
-                self._loop = self._portal.__enter__().call(_running_loop)
-                # Not atexit: that runs after worker threads are gone, and a close may need to resolve a host name.
-                threading._register_atexit(self.shut_down)  # type: ignore[attr-defined]  # see test_sdk_contract
+            if self._starter is None:
+                # A thread of its own: anyio, interrupted while it starts its thread, waits for that one for ever.
+                self._starter = threading.Thread(target=self._start_portal, name="multiors start")
+                self._starter.start()
 
-            return self._loop
+            self._starter.join()
+            loop: asyncio.AbstractEventLoop | None = self._loop
+
+            if loop is None:
+                raise RuntimeError("the event loop of multiors could not be started; the error is above.")
+
+            return loop
+
+    def _start_portal(self) -> None:
+        portal = start_blocking_portal("asyncio", name="multiors")
+        loop = portal.__enter__().call(_running_loop)
+        # Not atexit: that runs after worker threads are gone, and a close may need to resolve a host name.
+        threading._register_atexit(self.shut_down)  # type: ignore[attr-defined]  # see test_sdk_contract
+        self._portal, self._loop = portal, loop
 
 
 def _goes_through_proxy(url: str) -> bool:
