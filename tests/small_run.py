@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,10 @@ def run(options: Options, sources: dict[str, list[Any]]) -> dict[str, Any]:
 
 def main(options: Options) -> None:
     """Do the runs; every interruption but the last is survived."""
+    # torch imports it when the process ends, if it is there; that makes Python forget that Ctrl-C ended it.
+    with suppress(ImportError):
+        import_module("tabulate")
+
     for sources in options.runs[:-1]:
         with suppress(KeyboardInterrupt):
             run(options, sources)
