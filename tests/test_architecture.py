@@ -17,6 +17,7 @@ import multiors
 # What each room, or module beside the rooms, may import of the others. The package itself loads names lazily.
 _LEFT = {
     "errors": set(),
+    "importing": {"errors"},
     "numeric": set(),
     "tables": set(),
     "records": {"errors"},
@@ -28,18 +29,18 @@ _LEFT = {
     "training": {"errors", "records", "redaction", "rollout_log", "ors", "mixing", "rewards"},
     "evaluation": {
         *("errors", "numeric", "tables", "records", "redaction", "rollout_log", "ors", "rewards"),
-        *("series", "pictures"),
+        *("series", "pictures", "importing"),
     },
     "series": {"errors", "tables", "rollout_log", "mixing"},
     "pictures": {"errors", "series"},
     "spec": {"errors", "records", "ors", "mixing", "rewards", "training", "pictures"},
-    "config": {"errors", "records", "rollout_log", "ors", "mixing", "rewards", "spec"},
+    "config": {"errors", "importing", "records", "rollout_log", "ors", "mixing", "rewards", "spec"},
     "checks": {"errors", "records", "ors", "mixing", "rewards", "training", "spec", "config"},
     "preview": {"errors", "mixing", "spec", "checks"},
     "launch": {"errors", "mixing", "rewards", "training", "spec", "evaluation", "config"},
     "signals": set(),
     "quickstart": {"multiors", "evaluation", "signals"},
-    "serving": {"errors", "tables", "quickstart"},
+    "serving": {"errors", "importing", "tables", "quickstart"},
     "__main__": {"cli"},
     "commands": {
         *("errors", "signals", "records", "ors", "mixing", "training", "evaluation", "series", "pictures"),

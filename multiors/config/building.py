@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from multiors.config.curricula import as_curricula, as_curriculum
 from multiors.config.models import RewardConfig, RunConfig, SourceConfig
 from multiors.config.secrets import resolve_secret
 from multiors.errors import ConfigError
+from multiors.importing import import_callable
 from multiors.mixing import CircuitBreaker
 from multiors.ors import ORSSource
 from multiors.rewards import GroupScore, RewardPart, SourceReward
@@ -96,22 +94,4 @@ def _build_reward(source: str, config: RewardConfig) -> SourceReward:
 
 
 def _import_named(location: str, name: str) -> Callable[..., Any]:
-    module_name, _, attributes = name.partition(":")
-
-    # A run file names functions of the folder it is used in, as `python -m` would find them.
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-
-    try:
-        value: Any = import_module(module_name)
-        for attribute in attributes.split("."):
-            value = getattr(value, attribute)
-    except Exception as error:  # a module of the user's runs here, and may raise anything
-        what = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{location}: {name!r} cannot be imported: {what}. Write 'module:name'.") from error
-
-    if not callable(value):
-        raise ConfigError(f"{location}: {name!r} is a {type(value).__name__}, which cannot be called.")
-
-    found: Callable[..., Any] = value
-    return found
+    return import_callable(name, who=f"{location}: {name!r}", remedy="Write 'module:name'.")

@@ -8,12 +8,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 from openreward.environments import Environment
 
 from multiors.errors import ConfigError
+from multiors.importing import import_named
 
 __all__ = ["find_environment", "keep_apart"]
 
@@ -26,17 +26,9 @@ def find_environment(path: str) -> type[Environment]:
     Raises:
         ConfigError: It cannot be imported, or cannot be served.
     """
-    module_name, _, attributes = path.partition(":")
-    try:
-        value: Any = import_module(module_name)
-        for attribute in attributes.split("."):
-            value = getattr(value, attribute)
-    except Exception as error:  # a module of the user's runs here, and may raise anything
-        what = f"{type(error).__name__}: {error}"
-        raise ConfigError(
-            f"environment {path!r} cannot be imported: {what}. Write 'module:Class', to be imported from the "
-            f"current folder."
-        ) from error
+    value: Any = import_named(
+        path, who=f"environment {path!r}", remedy="Write 'module:Class', to be imported from the current folder."
+    )
     mistakes = _find_mistakes(value)
     if mistakes:
         raise ConfigError(f"environment {path!r} cannot be served: {' '.join(mistakes)}")

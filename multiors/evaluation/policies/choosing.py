@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from multiors.evaluation.policies.endpoint import EndpointPolicy
 from multiors.evaluation.policies.local import LocalPolicy
 from multiors.evaluation.policies.policy import Policy, Sampling
 from multiors.evaluation.policies.scripted import NeverCalls, RandomCalls, ScriptedPolicy
+from multiors.importing import import_callable
 
 __all__ = ["ACCEPTED_POLICIES", "KEY_VARIABLE", "choose_policy"]
 
@@ -113,20 +112,4 @@ def _find_model(text: str) -> str:
 
 
 def _import(name: str) -> Any:
-    module_name, _, attributes = name.partition(":")
-
-    # As `python -m` would find it: in the folder that the command is used in.
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-
-    try:
-        value: Any = import_module(module_name)
-        for attribute in attributes.split("."):
-            value = getattr(value, attribute)
-    except Exception as error:  # a module of the user's runs here, and may raise anything
-        what = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"the policy {name!r} cannot be imported: {what}. It is {ACCEPTED_POLICIES}.") from error
-
-    if not callable(value):
-        raise ConfigError(f"the policy {name!r} is a {type(value).__name__}, which cannot be called.")
-    return value
+    return import_callable(name, who=f"the policy {name!r}", remedy=f"It is {ACCEPTED_POLICIES}.")
