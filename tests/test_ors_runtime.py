@@ -370,7 +370,7 @@ async def nothing():
     return "ran"
 
 def interrupt(frame, event, _):
-    if event == "call" and frame.f_code.co_name in ("join", "result"):
+    if event == "call" and frame.f_code.co_name in ("wait", "result"):
         sys.setprofile(None)
         signal.raise_signal(signal.SIGINT)
 

@@ -67,7 +67,7 @@ class Runtime:
         self._lock = threading.Lock()
         self._portal: AbstractContextManager[BlockingPortal] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._starter: threading.Thread | None = None
+        self._start_lock = threading.Lock()
         self._clients: dict[str, aiohttp.ClientSession] = {}
         self._connector: aiohttp.TCPConnector | None = None
         self.limiters = Limiters()
@@ -96,7 +96,8 @@ class Runtime:
 
     def start(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Future[T]:
         """Run `function(*args)` on the loop without waiting, not even for the loop to take it."""
-        return asyncio.run_coroutine_threadsafe(self._track(function, *args), self._start_loop())
+        loop = self._start_loop()
+        return asyncio.run_coroutine_threadsafe(self._track(function, *args), loop)
 
     async def _track(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         task = cast("asyncio.Task[Any]", asyncio.current_task())
@@ -181,7 +182,7 @@ class Runtime:
         self.close_now(list(self._open))
         self.run(self._finish)
         self._portal.__exit__(None, None, None)
-        self._portal = self._loop = self._starter = None
+        self._portal = self._loop = None
 
     async def _finish(self) -> None:
         """Interrupt what still runs, let it close what it opened, then close the clients."""
@@ -208,25 +209,30 @@ class Runtime:
             return self._loop
 
         with self._lock:
-            if self._starter is None:
-                # A thread of its own: anyio, interrupted while it starts its thread, waits for that one for ever.
-                self._starter = threading.Thread(target=self._start_portal, name="multiors start")
-                self._starter.start()
+            if self._loop is None:
+                # In a thread of its own, which no interrupt reaches: anyio, interrupted while it starts its thread, waits
+                # for that one for ever. An event is waited for, since a `join` that is interrupted takes the thread for
+                # ended.
+                is_over = threading.Event()
+                threading.Thread(target=self._start_portal, args=(is_over,), name="multiors start").start()
+                is_over.wait()
 
-            self._starter.join()
-            loop: asyncio.AbstractEventLoop | None = self._loop
-
-            if loop is None:
+            if self._loop is None:
                 raise RuntimeError("the event loop of multiors could not be started; the error is above.")
 
-            return loop
+            return self._loop
 
-    def _start_portal(self) -> None:
-        portal = start_blocking_portal("asyncio", name="multiors")
-        loop = portal.__enter__().call(_running_loop)
-        # Not atexit: that runs after worker threads are gone, and a close may need to resolve a host name.
-        threading._register_atexit(self.shut_down)  # type: ignore[attr-defined]  # see test_sdk_contract
-        self._portal, self._loop = portal, loop
+    def _start_portal(self, is_over: threading.Event) -> None:
+        try:
+            with self._start_lock:  # an interrupted start may still be under way
+                if self._loop is None:
+                    portal = start_blocking_portal("asyncio", name="multiors")
+                    loop = portal.__enter__().call(_running_loop)
+                    # Not atexit: that runs after worker threads are gone, and a close may need to resolve a host name.
+                    threading._register_atexit(self.shut_down)  # type: ignore[attr-defined]  # see test_sdk_contract
+                    self._portal, self._loop = portal, loop
+        finally:
+            is_over.set()
 
 
 def _goes_through_proxy(url: str) -> bool:
