@@ -205,22 +205,21 @@ class Runtime:
 
     def _start_loop(self) -> asyncio.AbstractEventLoop:
         # Looked up without the lock first: a finalizer may run at any allocation, also while this thread holds it.
-        if self._loop is not None:
-            return self._loop
+        if self._loop is None:
+            with self._lock:
+                self._start_in_a_thread()
 
-        with self._lock:
-            if self._loop is None:
-                # In a thread of its own, which no interrupt reaches: anyio, interrupted while it starts its thread, waits
-                # for that one for ever. An event is waited for, since a `join` that is interrupted takes the thread for
-                # ended.
-                is_over = threading.Event()
-                threading.Thread(target=self._start_portal, args=(is_over,), name="multiors start").start()
-                is_over.wait()
+        if self._loop is None:
+            raise RuntimeError("the event loop of multiors could not be started; the error is above.")
 
-            if self._loop is None:
-                raise RuntimeError("the event loop of multiors could not be started; the error is above.")
+        return self._loop
 
-            return self._loop
+    def _start_in_a_thread(self) -> None:
+        # No interrupt reaches a thread of its own: anyio, interrupted while it starts its thread, waits for that one
+        # for ever. It is not joined: an interrupted `join` takes the thread for ended.
+        is_over = threading.Event()
+        threading.Thread(target=self._start_portal, args=(is_over,), name="multiors start").start()
+        is_over.wait()
 
     def _start_portal(self, is_over: threading.Event) -> None:
         try:
