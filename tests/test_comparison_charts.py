@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -45,6 +46,15 @@ def test_every_mark_of_a_forest_lies_on_it(rows: list[tuple[float, float, float]
 
     assert all(0.0 <= mark <= 100.0 for mark in [forest.zero, *marks])
     assert all(row.low <= row.at <= row.high for row in forest.rows if row.low and row.at and row.high)
+
+
+def test_sources_of_different_ranges_share_an_axis() -> None:
+    """The same part of the range lies at the same place."""
+    tenth = Difference(1.0, 0.5, 1.5, 0.2, 0.1, 0.1, 2.0, 9, "undecided")
+    sources = {"a": tenth, "b": tenth.divide(10.0)}
+    rows = lay_out_forest(replace(compare(sources), range_widths={"a": 10.0, "b": 1.0})).rows
+
+    assert rows[0][2:] == rows[1][2:]
 
 
 def test_a_forest_of_nothing_has_rows_without_marks() -> None:

@@ -257,6 +257,27 @@ def test_weights_and_scales_that_differ_are_remarked() -> None:
     ) == found.remarks
 
 
+def test_what_regressed_most_is_said_on_one_scale() -> None:
+    """A loss of three in ten is less than one of a half, though its number is larger."""
+    before = make_run(a=make_source([[10.0]] * 8, (0.0, 10.0)), b=[[1.0]] * 8)
+    after = make_run(a=make_source([[7.0]] * 8, (0.0, 10.0)), b=[[0.5]] * 8)
+    b = make_source([[0.5]] * 8, (0.0, 1.0))
+    after = replace(after, sources={**after.sources, "b": b})
+    before = replace(before, sources={**before.sources, "b": make_source([[1.0]] * 8, (0.0, 1.0))})
+    found = compare_arms([before], [after])
+
+    assert ({"a": 10.0, "b": 1.0}, ("b", "a")) == (found.range_widths, found.regressed)
+    assert {"a": -0.3, "b": -0.5} == {name: each.value for name, each in found.on_one_scale.items()}
+
+
+def test_sources_of_one_range_are_compared_as_they_are() -> None:
+    """So are those of which one's range is not known."""
+    ten = make_source([[7.0]] * 8, (0.0, 10.0))
+    runs = make_run(a=ten, b=ten), make_run(a=ten, b=[[7.0]] * 8)
+
+    assert [{}, {}] == [compare_arms([each], [each]).range_widths for each in runs]
+
+
 def test_ranges_that_are_not_known_are_remarked() -> None:
     """A source with large scores counts for more, and only a declared range mends that."""
     scores = [[float(task % 2)] for task in range(8)]

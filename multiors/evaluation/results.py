@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from multiors.records import UnscoredReason
@@ -161,6 +161,14 @@ class Difference:
 
     verdict: Verdict
 
+    def divide(self, width: float) -> Difference:
+        """The same difference in units of this many."""
+        numbers = ("value", "low", "high", "error", "minimum_detectable")
+        divided: dict[str, Any] = {
+            name: None if (value := getattr(self, name)) is None else value / width for name in numbers
+        }
+        return replace(self, **divided)
+
 
 @dataclass(frozen=True, slots=True)
 class RunsComparison:
@@ -193,6 +201,9 @@ class Comparison:
     sources: Mapping[str, Difference]
     """By source, in the order of the mix."""
 
+    range_widths: Mapping[str, float] = field(default_factory=dict)
+    """By source, where they have different ranges, and all are known. Empty: they can be compared as they are."""
+
     runs: RunsComparison | None = None
     """None: one run each."""
 
@@ -201,9 +212,14 @@ class Comparison:
     differ, other sampling; one sentence each."""
 
     @property
+    def on_one_scale(self) -> dict[str, Difference]:
+        """The differences of sources that can be put side by side: as fractions of `range_widths`, if there are any."""
+        return {name: each.divide(self.range_widths.get(name, 1.0)) for name, each in self.sources.items()}
+
+    @property
     def regressed(self) -> tuple[str, ...]:
-        """Sources on which the candidate is worse, the worst first."""
-        worse = [(each.value, name) for name, each in self.sources.items() if each.verdict == "worse"]
+        """Sources on which the candidate is worse, the worst first, on one scale."""
+        worse = [(each.value, name) for name, each in self.on_one_scale.items() if each.verdict == "worse"]
         return tuple(name for _, name in sorted(worse, key=lambda pair: (pair[0] or 0.0, pair[1])))
 
     def to_json(self) -> dict[str, Any]:

@@ -103,10 +103,10 @@ class Histogram(NamedTuple):
 
 def lay_out_forest(comparison: Comparison) -> Forest:
     """The forest plot of a comparison."""
-    differences = {**comparison.sources, "overall": comparison.macro}
+    differences = comparison.on_one_scale
     ends = [0.0]
 
-    for each in differences.values():
+    for each in (*differences.values(), comparison.macro):
         ends += [end for end in (each.value, each.low, each.high) if end is not None]
 
     low, high = _widen(min(ends), max(ends))
@@ -114,7 +114,7 @@ def lay_out_forest(comparison: Comparison) -> Forest:
     def place(value: float) -> float:
         return _percent(value, low, high)
 
-    rows = [_lay_out_row(name, each, place) for name, each in comparison.sources.items()]
+    rows = [_lay_out_row(name, each, place) for name, each in differences.items()]
     return Forest(
         zero=place(0.0),
         ticks=_lay_out_ticks(low, high, signed=True),

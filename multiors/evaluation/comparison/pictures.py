@@ -46,7 +46,7 @@ def draw_result(result: Comparison | ArmResult, path: str | os.PathLike[str]) ->
     """
     target = check_name(path)
     rows: dict[str, Difference | Estimate] = (
-        {**result.sources, "overall": result.macro}
+        {**result.on_one_scale, "overall": result.macro}
         if isinstance(result, Comparison)
         else {**{name: each.score for name, each in result.sources.items()}, "overall": result.macro}
     )
@@ -92,7 +92,8 @@ def _draw_row(axes: Any, height: float, each: Difference | Estimate, *, is_overa
 
 def _label(result: Comparison | ArmResult) -> str:
     names = name_result(result)
-    return f"{names[1]} less {names[0]}" if len(names) == 2 else f"mean score of {names[0]}"
+    unit = ", as fractions of the ranges" if isinstance(result, Comparison) and result.range_widths else ""
+    return f"{names[1]} less {names[0]}{unit}" if len(names) == 2 else f"mean score of {names[0]}"
 
 
 def draw_distributions(

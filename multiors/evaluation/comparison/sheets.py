@@ -115,7 +115,7 @@ def _answer(comparison: Comparison, reference: str, candidate: str) -> str:
 
 def _group(comparison: Comparison, verdict: Verdict) -> Group | None:
     """The environments with a verdict. None: there are none, and that need not be said."""
-    found = {name: each for name, each in comparison.sources.items() if each.verdict == verdict}
+    found = {name: each for name, each in comparison.on_one_scale.items() if each.verdict == verdict}
     sign = -1.0 if verdict == "better" else 1.0
     ordered = sorted(found, key=lambda name: sign * (found[name].value or 0.0)) if verdict != "undecided" else found
     titles = {"worse": "Worse on", "better": "Better on", "undecided": "Cannot tell on"}

@@ -128,6 +128,7 @@ def compare_arms(
     macro_scale = find_macro_scale(weights[0], scales)
     compare = _compare_by_tasks if len(runs) == 2 else _compare_by_runs
     found = compare(reference, candidate, arms=arms, scales=scales, macro_scale=macro_scale, seed=seed)
+    widths = {name: width for name, scale in scales.items() if (width := scale.width) is not None}
     said = (
         *describe_sources(names, reference, candidate),
         *describe_weights(weights),
@@ -138,6 +139,7 @@ def compare_arms(
         *describe_scored(*({name: arm.sources[name] for name in names} for arm in arms)),
         *found.remarks,
     )
+    found = replace(found, range_widths=widths if len(set(widths.values())) > 1 and len(widths) == len(names) else {})
     return _withhold(replace(found, remarks=said), weights[0], is_one_scale=macro_scale.ends is not None)
 
 
