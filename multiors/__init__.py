@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from multiors.mixing import CircuitBreaker
     from multiors.ors import ORSSource
     from multiors.pictures import draw_run
-    from multiors.records import Episode, RolloutRecord, StepRecord, UnscoredReason
+    from multiors.records import RolloutRecord, StepRecord, UnscoredReason
     from multiors.rewards import GroupScore, RewardPart, SourceReward
     from multiors.rollout_log import RolloutLog, read_rollouts
     from multiors.spec import MultiOpenRewardSpec
     from multiors.training.concurrent import ConcurrentGRPOTrainer, ConcurrentRollouts
+    from multiors.training.others import TRLSource
     from multiors.training.upload import RolloutUpload
 
 __all__ = [
@@ -39,7 +40,6 @@ __all__ = [
     "ConcurrentGRPOTrainer",
     "ConcurrentRollouts",
     "ConfigError",
-    "Episode",
     "GroupScore",
     "MultiORSError",
     "MultiOpenRewardSpec",
@@ -54,6 +54,7 @@ __all__ = [
     "SourceError",
     "SourceReward",
     "StepRecord",
+    "TRLSource",
     "UnscoredReason",
     "check",
     "draw_run",
@@ -72,10 +73,11 @@ _MODULE_BY_NAME = {
     "RolloutLog": "multiors.rollout_log",
     "RolloutUpload": "multiors.training.upload",
     "SourceReward": "multiors.rewards",
+    "TRLSource": "multiors.training.others",
     "check": "multiors.checks",
     "draw_run": "multiors.pictures",
     "read_rollouts": "multiors.rollout_log",
-    **dict.fromkeys(("Episode", "RolloutRecord", "StepRecord", "UnscoredReason"), "multiors.records"),
+    **dict.fromkeys(("RolloutRecord", "StepRecord", "UnscoredReason"), "multiors.records"),
 }
 
 

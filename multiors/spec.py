@@ -93,7 +93,8 @@ class MultiOpenRewardSpec:
     `training_arguments`. Nothing is asked of a server before a slot is read.
 
     Args:
-        sources: The environments by name. Names are what trackers and tables will show: letters, digits, "-" and "_".
+        sources: The environments by name: `ORSSource`, TRL's `OpenRewardSpec`, `TRLSource`, or any object with TRL's
+            three slots. Names are what trackers and tables will show: letters, digits, "-" and "_".
         weights: Each source's share of the mix: None takes the sources' own `weight`, "tasks" weighs by task counts,
             and a mapping names every source.
         seed: Decides the order of tasks and slots, together with the position in the schedule and nothing else.
@@ -293,7 +294,7 @@ class MultiOpenRewardSpec:
     def describe_tools(self) -> dict[str, str]:
         """A table of each environment's tools as the policy sees them, by source."""
         self._prepare()
-        return {name: source.describe_tools() for name, source in self.sources.items() if isinstance(source, ORSSource)}
+        return {name: source.describe_tools() for name, source in self.sources.items()}
 
     # TRL's slots
 

@@ -13,6 +13,7 @@ from multiors.errors import ConfigError
 from multiors.mixing.curricula import Gates, Ladder, LearningProgress, Pools, ShareSchedule, WorstSource
 from multiors.ors.tools import render_tools
 from tests.checked import BATCHES, facts, find_level, found, levels, look
+from tests.others import Guess, guess_rows, reward_of
 from tests.servers.launch import ServerHandle, serve
 
 # -- settings and plan
@@ -268,47 +269,56 @@ def test_in_the_union_mode_every_prompt_has_all_tools(mix: Any, tokenizer: Any) 
     assert facts(union, "sort", "prompt")["tokens"] > facts(separate, "sort", "prompt")["tokens"]
 
 
-# -- specs of others
+# -- environments that are not ORS
 
 
 class Others:
     """A spec with TRL's three slots."""
 
-    environment_factory = object
-    reward_funcs = object
+    environment_factory: Any = Guess
+    reward_funcs = staticmethod(reward_of)
 
-    def __init__(self, columns: Sequence[str] = ("task_index",), error: Exception | None = None) -> None:
-        self._columns = columns
+    def __init__(self, rows: Any = ("oak", "elm", "fir"), error: Exception | None = None, **slots: Any) -> None:
+        self._rows = guess_rows(*rows)
         self._error = error
+        self.__dict__ |= slots
 
     @property
     def train_dataset(self) -> Any:
-        """Three rows."""
-        from datasets import Dataset
-
+        """A row for each word."""
         if self._error is not None:
             raise self._error
 
-        return Dataset.from_dict({name: [0, 1, 2] for name in self._columns})
+        return self._rows
 
 
-def test_tasks_of_other_specs_are_counted(mix: Any) -> None:
-    """That nothing else of them is looked at is said."""
+def test_environments_that_are_not_ors_are_looked_at(mix: Any) -> None:
+    """Their rows, tools and rewards; that nothing of them is played is said."""
     spec = MultiOpenRewardSpec({"other": Others(), **mix().sources})
     report = look(spec, probe=True)
 
     assert [("ok", "3.")] == found(report, "other", "tasks")
-    assert "note" == find_level(report, "other", "server", "nothing else of it is looked at")
+    assert [("ok", "guess.")] == found(report, "other", "tools")
+    assert [("ok", "rollouts are scored by reward_of.")] == found(report, "other", "scoring")
+    assert "note" == find_level(report, "other", "server", "and nothing is played")
     assert "ok" == levels(report, None)["plan"]
 
 
 @pytest.mark.parametrize(
-    ("other", "message"),
-    [(Others(columns=("id",)), "a mix needs rows with 'task_index'"), (Others(error=OSError("gone")), "OSError: gone")],
+    ("other", "subject", "message"),
+    [
+        (Others(()), "tasks", "its train_dataset has no rows"),
+        (Others(error=OSError("gone")), "tasks", "OSError: gone"),
+        (Others(environment_factory=dict), "tools", "has no method reset()"),
+        (Others(environment_factory=Path("nowhere").open), "tools", "FileNotFoundError"),
+        (Others(reward_funcs=None), "scoring", "nothing says what a rollout is worth"),
+    ],
 )
-def test_other_specs_that_fail_are_errors(echo_server: ServerHandle, other: Others, message: str) -> None:
+def test_other_environments_that_fail_are_errors(
+    echo_server: ServerHandle, other: Others, subject: str, message: str
+) -> None:
     """Whatever they raise is a finding, and hides no other source."""
     report = look(MultiOpenRewardSpec({"other": other, "echo": ORSSource(echo_server.url)}))
 
-    assert "error" == find_level(report, "other", "tasks", message)
-    assert {"ok"} == set(levels(report, "echo").values())
+    assert "error" == find_level(report, "other", subject, message)
+    assert "error" not in levels(report, "echo").values()

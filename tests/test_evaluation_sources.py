@@ -87,11 +87,11 @@ def test_an_evaluation_disturbs_no_training(zoo_server: ServerHandle) -> None:
     assert ["s", "s"] == [each.source.label for each in found]
 
 
-def test_a_spec_that_is_taken_by_its_slots_is_refused(zoo_server: ServerHandle) -> None:
+def test_what_is_no_ors_source_is_refused(zoo_server: ServerHandle) -> None:
     """Its name and the remedy are said, and so it is without any source."""
     from trl.experimental.openreward import OpenRewardSpec
 
-    with pytest.raises(ConfigError, match=r"source 'other': .*Pass an ORSSource"):
+    with pytest.raises(ConfigError, match=r"source 'other' is no ORS environment, .*Leave it out: --source with"):
         prepare({"other": OpenRewardSpec(zoo_server.url)})
     with pytest.raises(ConfigError, match="at least one source"):
         prepare({})

@@ -18,7 +18,7 @@ import anyio.to_thread
 from multiors.checks.findings import CheckFinding, CheckReport, Notebook
 from multiors.checks.looking import Look, look_at
 from multiors.checks.mix import check_plan, check_random_prompts, check_shared_tools, check_training
-from multiors.checks.others import count_tasks
+from multiors.checks.others import look_at_other
 from multiors.checks.probe import play_probe
 from multiors.checks.prompts import check_prompts, read_limits
 from multiors.errors import ConfigError
@@ -26,7 +26,7 @@ from multiors.mixing.curricula import SourceTasks
 from multiors.ors.sessions.runtime import get_runtime
 from multiors.ors.source import ORSSource
 from multiors.spec import MultiOpenRewardSpec
-from multiors.training import SlotSource
+from multiors.training import TRLSource
 
 __all__ = ["CheckFinding", "CheckReport", "check"]
 
@@ -96,12 +96,12 @@ async def _look_at_all(
     looks: dict[str, Look] = {}
     tasks: dict[str, SourceTasks | None] = {}
 
-    async def look(name: str, source: ORSSource | SlotSource) -> None:
+    async def look(name: str, source: ORSSource | TRLSource) -> None:
         reward_range = spec._rewards[name].outcome_range
 
         if not isinstance(source, ORSSource):
-            count = await count_tasks(source, notebooks[name], timeout_s=timeout_s)
-            tasks[name] = None if count is None else SourceTasks(name, count, reward_range)
+            rows = await look_at_other(source, notebooks[name], timeout_s=timeout_s)
+            tasks[name] = None if rows is None else SourceTasks(name, len(rows.indices), reward_range, specs=rows.specs)
             return
 
         found = looks[name] = await look_at(source, notebooks[name], timeout_s=timeout_s)

@@ -10,7 +10,7 @@ from multiors.rewards.composition import (
     check_values,
     compose,
 )
-from multiors.rewards.outcome import Outcome, decide_outcome, find_failure, refine_reason
+from multiors.rewards.outcome import Outcome, decide_outcome, decide_value, find_failure, refine_reason
 from multiors.rewards.reduction import Reduction
 from multiors.rewards.statistics import gradient_values, metric_values, share_values
 from multiors.rewards.summary import RunSummary, SourceSummary, add_summaries, summarize_source
@@ -28,6 +28,7 @@ __all__ = [
     "check_values",
     "compose",
     "decide_outcome",
+    "decide_value",
     "find_failure",
     "gradient_values",
     "metric_values",

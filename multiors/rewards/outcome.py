@@ -30,7 +30,7 @@ from multiors.records import StepRecord, UnscoredReason
 from multiors.rewards.composition import SourceReward
 from multiors.rewards.reduction import Reduction, needs_whole_episode, reduce_rewards
 
-__all__ = ["Outcome", "decide_outcome", "find_failure", "refine_reason"]
+__all__ = ["Outcome", "decide_outcome", "decide_value", "find_failure", "refine_reason"]
 
 _ENVIRONMENT_FAILURES = (UnscoredReason.SESSION_LOST, UnscoredReason.BAD_REWARD, UnscoredReason.TOOL_ERROR)
 
@@ -85,6 +85,43 @@ def decide_outcome(
     if reward.unscored is not None:
         return Outcome(reward.unscored, None)
     return Outcome(None, _explain_policy(counted, truncated=truncated and not is_finished))
+
+
+def decide_value(
+    values: Sequence[float],
+    steps: Sequence[StepRecord],
+    *,
+    failure: UnscoredReason | None,
+    finished: bool,
+    truncated: bool,
+    reward: SourceReward,
+) -> Outcome:
+    """The sum of what the reward functions of an environment's own said of a rollout, or why there is no such number.
+
+    For environments whose calls have no rewards: what they say, they say at the end, so a rollout in which the
+    environment failed is unscored. Otherwise as `decide_outcome`.
+
+    Args:
+        values: What scored the rollout; finite. Empty: nothing did.
+        steps: Tool calls in order.
+        failure: How the environment failed. None: it did not.
+        finished: Whether the episode ended.
+        truncated: Whether the token or turn budget ran out.
+        reward: The source's rule.
+    """
+    if failure is not None:
+        return Outcome(None, failure)
+    if not finished and reward.unfinished is not None:
+        return Outcome(reward.unfinished, None)
+    try:
+        value = math.fsum(values) if values else None
+    except OverflowError:
+        return Outcome(None, UnscoredReason.BAD_REWARD, "its reward functions add up to more than a number can hold")
+    if value is not None:
+        return _rescale(value, reward)
+    if reward.unscored is not None:
+        return Outcome(reward.unscored, None)
+    return Outcome(None, _explain_policy(_until_finished(steps), truncated=truncated and not finished))
 
 
 def find_failure(steps: Sequence[StepRecord], *, opened: bool) -> UnscoredReason | None:

@@ -3,14 +3,15 @@
 The files read in the order of use: `members` (how sources get into a mix), `settings` (before the trainer is built),
 `evaluating`, `order`, `batch`, `readers`, `table` and `columns` (in every step), `concurrent` (the trainer whose
 environments answer at once), `planned`, `watch` and `limits` (rows decided while training, what is learned from each
-batch, when it ends the run), `scored`, `lookahead` and `union` (other trainers and modes), `slots` (specs of others),
-`callback` (begin and end). How a share or a reward is decided is not known here.
+batch, when it ends the run), `scored`, `lookahead` and `union` (other trainers and modes), `others` (environments that
+are not ORS), `callback` (begin and end). How a share or a reward is decided is not known here.
 """
 
 from __future__ import annotations
 
 from multiors.training.batch import RunState
 from multiors.training.columns import RewardColumns, make_columns
+from multiors.training.others import TRLSource
 from multiors.training.readers import EpisodeReader, SourceReader
 from multiors.training.scored import AsyncSlots, check_async, make_async_slots
 from multiors.training.settings import (
@@ -26,7 +27,6 @@ from multiors.training.settings import (
     measure_batches,
     samples_groups_together,
 )
-from multiors.training.slots import SlotSource
 from multiors.training.table import TABLE_COLUMNS
 from multiors.training.union import UnionEnvironmentFactory, merge_tools
 
@@ -37,8 +37,8 @@ __all__ = [
     "EpisodeReader",
     "RewardColumns",
     "RunState",
-    "SlotSource",
     "SourceReader",
+    "TRLSource",
     "UnionEnvironmentFactory",
     "check_async",
     "check_length",

@@ -30,7 +30,7 @@ from multiors.rewards import (
 )
 from multiors.training.batch import RunState, log_values
 from multiors.training.evaluating import is_training
-from multiors.training.readers import Reading, SourceReader
+from multiors.training.readers import Reading, SourceReader, is_async, naming
 from multiors.training.table import TABLE_COLUMNS
 
 __all__ = [
@@ -109,6 +109,7 @@ class RewardColumn:
         """
         with self._closing_on_error(environments):
             batch = self._begin(environments, arguments)
+            batch.readings = self._read(batch)
             values = [self._call_part(part, batch) for part in self._reward.parts]
             return self._finish(batch, environments, values)
 
@@ -126,13 +127,17 @@ class RewardColumn:
         size = len(environments)
         batch = _Batch(arguments, size, rows, [], self._restrict(arguments, rows, size))
         self._check_tasks(batch.part_arguments)
-        truncated = [self._is_truncated(batch.part_arguments, position) for position in range(len(rows))]
-        batch.readings = self._reader.read(mine, self._reward, truncated, batch.part_arguments)
         batch.part_arguments["log_extra"] = _log_extra_for(
             batch, source=self.__name__, taken=TABLE_COLUMNS.union(self._names)
         )
 
         return batch
+
+    def _read(self, batch: _Batch) -> Any:
+        """The readings of the batch's rollouts; to be awaited where the reader is async."""
+        mine = [batch.arguments["environments"][row] for row in batch.rows]
+        truncated = [self._is_truncated(batch.part_arguments, position) for position in range(len(mine))]
+        return self._reader.read(mine, self._reward, truncated, batch.part_arguments)
 
     def _finish(
         self, batch: _Batch, environments: Sequence[Any], values_FB: Sequence[Sequence[float | None]]
@@ -160,7 +165,7 @@ class RewardColumn:
         if not batch.rows:
             return []
 
-        with self._naming(part):
+        with naming(part.name, self.__name__):
             values = part.function(**batch.part_arguments)
 
         return self._check_part(part, values, batch)
@@ -227,7 +232,7 @@ class RewardColumn:
             name: [value[row] for row in rows] if isinstance(value, list) and len(value) == size else value
             for name, value in arguments.items()
         }
-        restricted["environments"] = [arguments["environments"][row] for row in rows]
+        restricted["environments"] = [self._reader.show(arguments["environments"][row]) for row in rows]
         restricted["tasks"] = [None if task is None else json.loads(task) for task in restricted.get("task") or []]
 
         return restricted
@@ -249,7 +254,10 @@ class RewardColumn:
                 step=0 if state is None else state.global_step,
                 reward=rewards[row],
                 outcome=outcome.value,
-                parts={part.name: values[position] for part, values in zip(self._reward.parts, values_FB, strict=True)},
+                parts={
+                    **own_values,
+                    **{part.name: values[position] for part, values in zip(self._reward.parts, values_FB, strict=True)},
+                },
                 reason=None
                 if rewards[row] is not None
                 else refine_reason(outcome.reason, _messages(messages[position])),
@@ -262,7 +270,9 @@ class RewardColumn:
                 opening_s=episode.opening_s,
                 num_tokens=None if tokens is None else len(tokens[position]),
             )
-            for position, (row, (episode, outcome, _)) in enumerate(zip(batch.rows, batch.readings, strict=True))
+            for position, (row, (episode, outcome, _, own_values)) in enumerate(
+                zip(batch.rows, batch.readings, strict=True)
+            )
         ]
 
     def _log_records(self, batch: _Batch, records: Sequence[RolloutRecord]) -> None:
@@ -290,15 +300,6 @@ class RewardColumn:
             )
 
     @contextmanager
-    def _naming(self, part: RewardPart) -> Iterator[None]:
-        """Say in whose function an error of a user's happened; the error stays what it is."""
-        try:
-            yield
-        except Exception as error:
-            error.add_note(f"in the reward function {part.name!r} of source {self.__name__!r}")
-            raise
-
-    @contextmanager
     def _closing_on_error(self, environments: Sequence[Any]) -> Iterator[None]:
         """End the batch's sessions when scoring fails or is interrupted: nobody will come back for them."""
         try:
@@ -319,6 +320,8 @@ class AsyncRewardColumn(RewardColumn):
         """As the plain column, awaiting the source's async functions one after another."""
         with self._closing_on_error(environments):
             batch = self._begin(environments, arguments)
+            read = self._read(batch)
+            batch.readings = await read if inspect.isawaitable(read) else read
             values = [await self._await_part(part, batch) for part in self._reward.parts]
             return self._finish(batch, environments, values)
 
@@ -326,7 +329,7 @@ class AsyncRewardColumn(RewardColumn):
         if isinstance(part, GroupScore) or not batch.rows:
             return self._call_part(part, batch)
 
-        with self._naming(part):
+        with naming(part.name, self.__name__):
             values = part.function(**batch.part_arguments)
             values = await values if inspect.isawaitable(values) else values
 
@@ -384,7 +387,7 @@ def make_columns(
 ) -> RewardColumns:
     """One column per source, in the order of `readers`."""
     return RewardColumns(
-        (AsyncRewardColumn if any(_is_async(part) for part in rewards[name].parts) else RewardColumn)(
+        (AsyncRewardColumn if reader.is_async or _has_async_parts(rewards[name]) else RewardColumn)(
             name,
             names=list(readers),
             reward=rewards[name],
@@ -397,12 +400,8 @@ def make_columns(
     )
 
 
-def _is_async(part: RewardPart | GroupScore) -> bool:
-    if isinstance(part, GroupScore):
-        return False
-
-    function: Any = part.function
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+def _has_async_parts(reward: SourceReward) -> bool:
+    return any(is_async(part.function) for part in reward.parts if isinstance(part, RewardPart))
 
 
 def _log_extra_for(batch: _Batch, *, source: str, taken: frozenset[str]) -> Callable[[str, Sequence[Any]], None]:

@@ -276,7 +276,7 @@ class _Turns:
     def is_finished(self, answer: Mapping[str, Any]) -> bool:
         """Whether the episode of the rollout that was just given this message is over."""
         row = next(row for row, messages in enumerate(self._completions) if messages[-1] is answer)
-        return bool(getattr(self._environments[row], "finished", False))
+        return getattr(self._environments[row], "finished", False) is True
 
     def _begin(self, caller: int) -> None:
         if self._num_begun[caller] == len(self._completions[caller]):

@@ -58,8 +58,8 @@ class FailureLimit:
 
     @classmethod
     def of(cls, source: Any) -> FailureLimit:
-        """What a source was given; other specs than ours have no limits."""
-        return cls(getattr(source, "on_failure", "unscored"), getattr(source, "max_failing_rollouts", None))
+        """What a source was given."""
+        return cls(source.on_failure, source.max_failing_rollouts)
 
     @property
     def is_set(self) -> bool:

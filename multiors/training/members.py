@@ -27,9 +27,9 @@ from multiors.ors.sessions.limits import Cap, describe_socket_need
 from multiors.ors.sessions.secrets import Secrets, check_secrets
 from multiors.ors.source import ORSSource
 from multiors.rewards import SourceReward
+from multiors.training.others import TRLSource, check_slots
 from multiors.training.readers import EpisodeReader, SourceReader
 from multiors.training.settings import BatchShape, check_max_sessions
-from multiors.training.slots import SlotSource
 from multiors.training.table import TABLE_COLUMNS
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ logger = logging.getLogger("multiors.training")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def name_sources(sources: object, *, cap: Cap, secrets: Secrets | None) -> dict[str, ORSSource | SlotSource]:
-    """The sources of a mix from what the user passed: ours under its name, TRL's as ours, any other by its slots.
+def name_sources(sources: object, *, cap: Cap, secrets: Secrets | None) -> dict[str, ORSSource | TRLSource]:
+    """The sources of a mix from what the user passed: ours under their names, TRL's as ours, any other by its slots.
 
     Args:
         sources: By name.
@@ -80,7 +80,7 @@ def name_sources(sources: object, *, cap: Cap, secrets: Secrets | None) -> dict[
 
 
 def check_mix(
-    sources: Mapping[str, ORSSource | SlotSource],
+    sources: Mapping[str, ORSSource | TRLSource],
     *,
     seed: int,
     num_slots: int | None,
@@ -125,11 +125,16 @@ def check_mix(
         prompts_per_batch=None,
     )
 
-    if tools == "union" and not all(isinstance(source, ORSSource) for source in sources.values()):
-        raise ConfigError("tools='union' needs ORSSource or OpenRewardSpec sources. Use tools='separate'.")
+    others = [name for name, source in sources.items() if not isinstance(source, ORSSource)]
+
+    if tools == "union" and others:
+        raise ConfigError(
+            f"tools='union' needs ORSSource or OpenRewardSpec sources, and {others} are no ORS environments. Use "
+            f"tools='separate'."
+        )
 
 
-def check_shared_secrets(sources: Mapping[str, ORSSource | SlotSource], secrets: Secrets | None) -> None:
+def check_shared_secrets(sources: Mapping[str, ORSSource | TRLSource], secrets: Secrets | None) -> None:
     """Warn of secrets of the mix that go to no source, perhaps for a typing error."""
     asked = {
         name
@@ -147,26 +152,26 @@ def check_shared_secrets(sources: Mapping[str, ORSSource | SlotSource], secrets:
         )
 
 
-def count_tasks(source: ORSSource | SlotSource) -> int:
+def count_tasks(source: ORSSource | TRLSource) -> int:
     """How many tasks a source has."""
     return len(source.task_list.indices if isinstance(source, ORSSource) else source.task_indices)
 
 
-def make_eval_rows(sources: Mapping[str, ORSSource | SlotSource]) -> dict[str, Dataset]:
+def make_eval_rows(sources: Mapping[str, ORSSource | TRLSource]) -> dict[str, Dataset]:
     """Every task of each source once, by source."""
     return {name: list_tasks(make_rows(name, source)) for name, source in sources.items()}
 
 
-def make_rows(name: str, source: ORSSource | SlotSource) -> SourceRows:
+def make_rows(name: str, source: ORSSource | TRLSource) -> SourceRows:
     """What a source contributes to the rows of a mix."""
     if isinstance(source, ORSSource):
         tasks = source.task_list
         return SourceRows(name, tasks.indices, tasks.specs, avg_rewards=tasks.avg_rewards)
 
-    return SourceRows(name, source.task_indices, source.tasks)
+    return SourceRows(name, source.task_indices, source.rows.specs, source.rows.prompts)
 
 
-def describe_tasks(name: str, source: ORSSource | SlotSource, reward: SourceReward) -> SourceTasks:
+def describe_tasks(name: str, source: ORSSource | TRLSource, reward: SourceReward) -> SourceTasks:
     """What a curriculum may know of a source; of its tasks only their number, where it does not choose among them."""
     known = SourceTasks(name, count_tasks(source), reward.outcome_range, digest=source.task_digest)
 
@@ -178,7 +183,7 @@ def describe_tasks(name: str, source: ORSSource | SlotSource, reward: SourceRewa
 
 
 def make_rules(
-    sources: Mapping[str, ORSSource | SlotSource],
+    sources: Mapping[str, ORSSource | TRLSource],
     curriculum: Curriculum | Sequence[Curriculum] | None,
     circuit_breaker: CircuitBreaker | None,
 ) -> MixRules:
@@ -194,7 +199,7 @@ def make_rules(
     )
 
 
-def make_reader(name: str, source: ORSSource | SlotSource) -> SourceReader:
+def make_reader(name: str, source: ORSSource | TRLSource) -> SourceReader:
     """How the rollouts of a source are read."""
     if isinstance(source, ORSSource):
         return EpisodeReader(name, source.identity, source.find_task)
@@ -202,7 +207,7 @@ def make_reader(name: str, source: ORSSource | SlotSource) -> SourceReader:
     return source.make_reader()
 
 
-def check_group_scores(sources: Mapping[str, ORSSource | SlotSource], rewards: Mapping[str, SourceReward]) -> None:
+def check_group_scores(sources: Mapping[str, ORSSource | TRLSource], rewards: Mapping[str, SourceReward]) -> None:
     """Check that groups are compared by environments that can do so; one that nobody asks to is warned about.
 
     Raises:
@@ -231,12 +236,15 @@ def _check_name(name: object) -> str:
     return name
 
 
-def _as_source(name: str, source: Any, *, mix_cap: Cap, mix_secrets: Secrets | None) -> ORSSource | SlotSource:
+def _as_source(name: str, source: Any, *, mix_cap: Cap, mix_secrets: Secrets | None) -> ORSSource | TRLSource:
     if isinstance(source, ORSSource):
         return source.named(name, mix_cap=mix_cap, mix_secrets=mix_secrets)
 
     if type(source).__name__ != "OpenRewardSpec":
-        return SlotSource(name, source)
+        if isinstance(source, TRLSource):
+            return source.named(name)
+        check_slots(name, source)
+        return TRLSource(source).named(name)
 
     try:
         return ORSSource.from_openreward_spec(source).named(name, mix_cap=mix_cap, mix_secrets=mix_secrets)
@@ -247,11 +255,11 @@ def _as_source(name: str, source: Any, *, mix_cap: Cap, mix_secrets: Secrets | N
             f"sessions. Pass an ORSSource instead.",
             stacklevel=5,
         )
-        return SlotSource(name, source)
+        return TRLSource(source).named(name)
 
 
 def check_sessions(
-    sources: Mapping[str, ORSSource | SlotSource],
+    sources: Mapping[str, ORSSource | TRLSource],
     mix_cap: Cap,
     shape: BatchShape,
     schedule: Schedule,

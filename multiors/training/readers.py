@@ -1,14 +1,16 @@
 """How the columns read what rollouts did: this library's environments by their episodes.
 
-A reader knows which environment objects are its source's, and turns them into episodes and outcomes. Specs taken by
-their slots have a reader of their own (`multiors.training.slots`).
+A reader knows which environment objects are its source's, and turns them into episodes and outcomes. Environments that
+are not ORS have a reader of their own (`multiors.training.others`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from multiors.errors import RoutingError
 from multiors.ors.rollouts.submission import submit_messages
@@ -16,7 +18,7 @@ from multiors.records import Episode, UnscoredReason
 from multiors.rewards import Outcome, SourceReward, decide_outcome, find_failure
 from multiors.training.groups import compare_groups
 
-__all__ = ["EpisodeReader", "Reading", "SourceReader", "judge"]
+__all__ = ["EpisodeReader", "Reading", "SourceReader", "is_async", "judge", "naming"]
 
 
 class Reading(NamedTuple):
@@ -27,16 +29,26 @@ class Reading(NamedTuple):
     group_score: float | None = None
     """What its environment says it is worth beside the others of its group. None: not compared, or that failed."""
 
+    values: Mapping[str, float | None] = {}
+    """Of each of several reward functions that make up the outcome, by name. Empty: it is made up otherwise."""
+
 
 class SourceReader(Protocol):
     """How the rollouts of one source are read."""
 
+    @property
+    def is_async(self) -> bool:
+        """Whether what `read` returns is awaited."""
+
     def owns(self, environment: object) -> bool:
         """Whether an environment object is of this source."""
 
+    def show(self, environment: Any) -> Any:
+        """What the user's functions are given for an environment object of this source."""
+
     def read(
         self, environments: Sequence[Any], reward: SourceReward, truncated: Sequence[bool], arguments: Mapping[str, Any]
-    ) -> list[Reading]:
+    ) -> list[Reading] | Coroutine[Any, Any, list[Reading]]:
         """What each rollout did, and what it was worth to the environment alone.
 
         Called once per batch, also for one without rollouts of the source.
@@ -61,6 +73,11 @@ class EpisodeReader:
 
     find_task: Callable[[int], str | None]
     """The JSON text of the source's task at an index. None: not known."""
+
+    is_async: ClassVar[bool] = False
+
+    def show(self, environment: Any) -> Any:
+        return environment
 
     def owns(self, environment: Any) -> bool:
         blueprint = getattr(environment, "_blueprint", None)
@@ -135,3 +152,18 @@ def judge(environment: Any, reward: SourceReward, *, truncated: bool) -> Outcome
     return decide_outcome(
         episode.steps, finished=episode.finished, opened=episode.opened, truncated=truncated, reward=reward
     )
+
+
+def is_async(function: Any) -> bool:
+    """Whether what it returns is awaited, as TRL tells it."""
+    return any(inspect.iscoroutinefunction(each) for each in (function, type(function).__call__))
+
+
+@contextmanager
+def naming(function: str, source: str) -> Iterator[None]:
+    """Say in whose function an error of a user's happened; the error stays what it is."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the reward function {function!r} of source {source!r}")
+        raise

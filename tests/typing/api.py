@@ -11,7 +11,6 @@ from multiors import (
     CircuitBreaker,
     ComparisonError,
     ConfigError,
-    Episode,
     GroupScore,
     MultiOpenRewardSpec,
     MultiORSError,
@@ -36,7 +35,7 @@ from multiors.config import RunConfig, build_spec, load_run_file
 from multiors.mixing import LearningCurve, Plan, Simulation, SourcePlan
 from multiors.ors.rollouts.factory import EnvironmentFactory
 from multiors.rewards import RunSummary, SourceSummary
-from multiors.training import RewardColumns, SlotSource, UnionEnvironmentFactory
+from multiors.training import RewardColumns, TRLSource, UnionEnvironmentFactory
 from multiors.training.scored import ScoredEnvironmentFactory
 
 
@@ -111,7 +110,7 @@ assert_type(spec.environment_factory, dict[str, Callable[[], Any]] | UnionEnviro
 assert_type(spec.reward_funcs, RewardColumns)
 assert_type(spec.reward_funcs(environments=[]), list[float | None])
 assert_type(spec.reward_weights, list[float])
-assert_type(spec.sources, dict[str, ORSSource | SlotSource])
+assert_type(spec.sources, dict[str, ORSSource | TRLSource])
 assert_type(spec.describe_tools(), dict[str, str])
 assert_type(spec.summary(), RunSummary)
 assert_type(spec.summary().sources, Mapping[str, SourceSummary])
@@ -159,7 +158,7 @@ MultiOpenRewardSpec({"one": source}, "tasks")  # type: ignore[call-arg]  # optio
 ORSSource("lab/name", 3)  # type: ignore[call-arg]  # options have names
 RewardPart("brevity")  # type: ignore[arg-type]  # no function
 StepRecord(tool="a", failure="lost")  # type: ignore[arg-type]  # no reason
-Episode(task_index=0, steps=(), opened=True, finished=False).steps = ()  # type: ignore[misc]  # records do not change
+StepRecord(tool="a").tool = "b"  # type: ignore[misc]  # records do not change
 
 errors: tuple[type[MultiORSError], ...] = (
     ComparisonError,

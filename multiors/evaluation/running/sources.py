@@ -75,8 +75,8 @@ def prepare_evaluation(
 def _copy(name: str, source: Any, split: str | None) -> ORSSource:
     if not isinstance(source, ORSSource):
         raise ConfigError(
-            f"source {name!r}: a spec taken by its slots cannot be evaluated, since its episodes tell only a trainer "
-            f"what they did. Pass an ORSSource."
+            f"source {name!r} is no ORS environment, and only a trainer plays such a one. Leave it out: --source with "
+            f"the names of the others, or a mapping of these. TRL's evaluation plays it: spec.eval_dataset."
         )
 
     return source.evaluated(name, split=split)

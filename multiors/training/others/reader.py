@@ -1,0 +1,248 @@
+"""What the reward functions of somebody's spec say of its rollouts, and what is made of it.
+
+They are called as TRL alone would call them, with the rollouts of this source only and without those in which the
+environment failed, which are unscored whatever is said of them. An environment with `get_reward()` is asked by this
+module; TRL is not shown that method, because beside a reward column it would count the reward twice.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from typing import Any
+
+from multiors.errors import ConfigError, RewardError
+from multiors.mixing.dataset import COLUMNS
+from multiors.ors.text import one_line
+from multiors.records import UnscoredReason
+from multiors.rewards import RewardPart, SourceReward, check_values, decide_value
+from multiors.training.others.environment import PlayedEnvironment
+from multiors.training.readers import Reading, is_async, naming
+
+__all__ = ["OtherReader"]
+
+logger = logging.getLogger("multiors.training")
+
+_OF_THE_MIX = {*COLUMNS, "avg_reward", "tasks"}
+_OF_THE_ROWS = {"prompt", "completion", "completion_ids"}  # TRL does not repeat these (TRL 1.16, _calculate_rewards).
+_GET_REWARD = "get_reward"
+
+Scoring = Generator[Any, Any, list[Reading]]
+"""Yields what was called, a value or an awaitable, and is sent what came of it."""
+
+
+class OtherReader:
+    """Reads the rollouts of a source by its own reward functions.
+
+    Args:
+        label: The source's name.
+        environment_class: Of its environments.
+        functions: Its reward functions.
+        own_reward: The class's `get_reward`. None: it has none.
+        find_task: The JSON text of the source's task at an index.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        environment_class: type[PlayedEnvironment],
+        functions: Sequence[RewardPart],
+        *,
+        own_reward: Callable[..., Any] | None,
+        find_task: Callable[[int], str | None],
+    ) -> None:
+        self._label = label
+        self._environment_class = environment_class
+        self._functions = functions
+        self._asks_environment = own_reward is not None
+        self._has_reported = False
+        self.find_task = find_task
+        self.names = [part.name for part in functions] + [_GET_REWARD] * self._asks_environment
+        """Of what scores a rollout."""
+
+        self.is_async = is_async(own_reward) or any(is_async(part.function) for part in functions)
+
+    def owns(self, environment: object) -> bool:
+        """Whether it is of this source."""
+        return type(environment) is self._environment_class
+
+    def show(self, environment: Any) -> Any:
+        """The user's own object; where none could be made, what stands for it."""
+        return environment if environment._own is None else environment._own
+
+    def release(self, environment: object) -> None:
+        """Nothing: objects of the user's are kept for the next rollout, as TRL keeps them."""
+
+    def read(
+        self, environments: Sequence[Any], reward: SourceReward, truncated: Sequence[bool], arguments: Mapping[str, Any]
+    ) -> list[Reading] | Coroutine[Any, Any, list[Reading]]:
+        """The sum of what scored each rollout; None where nothing did, or where the environment failed."""
+        scoring = self._score(environments, reward, truncated, arguments)
+        return _await_all(scoring) if self.is_async else _run(scoring)
+
+    def _score(
+        self, environments: Sequence[Any], reward: SourceReward, truncated: Sequence[bool], arguments: Mapping[str, Any]
+    ) -> Scoring:
+        played = [row for row, environment in enumerate(environments) if environment._failure is None]
+        given = self._choose_arguments(environments, played, arguments)
+        values_F: dict[str, list[float | None]] = {}
+
+        for part in self._functions if played else ():
+            with naming(part.name, self._label):
+                returned = yield part.function(**given)
+
+            values_F[part.name] = check_values(returned, source=self._label, part=part, num_rollouts=len(played))
+
+        if self._asks_environment and played:
+            own = []
+            for row in played:
+                own.append((yield from self._ask(environments[row])))
+
+            self._remark_twice(values_F, own)
+            values_F[_GET_REWARD] = own
+
+        by_row = {row: {name: values[at] for name, values in values_F.items()} for at, row in enumerate(played)}
+        return [
+            self._conclude(environment, by_row.get(row, {}), reward, is_truncated=truncated[row])
+            for row, environment in enumerate(environments)
+        ]
+
+    def _ask(self, environment: PlayedEnvironment) -> Generator[Any, Any, float | None]:
+        """What an environment says it is worth. None: nothing, or it failed."""
+        returned: object = None
+
+        try:
+            returned = yield environment._own.get_reward()
+            (value,) = check_values([returned], source=self._label, part=_OWN_REWARD, num_rollouts=1)
+        except RewardError:
+            what = one_line(f"get_reward() returned {returned!r}, which is no finite number")
+            environment._fail(UnscoredReason.BAD_REWARD, what)
+            return None
+        except Exception as error:  # noqa: BLE001  code of the user's, which may raise anything
+            what = one_line(f"get_reward() raised {type(error).__name__}: {error}")
+            environment._fail(UnscoredReason.TOOL_ERROR, what)
+            return None
+
+        return value
+
+    def _conclude(
+        self,
+        environment: PlayedEnvironment,
+        values: Mapping[str, float | None],
+        reward: SourceReward,
+        *,
+        is_truncated: bool,
+    ) -> Reading:
+        if reward.unfinished is not None and environment._opened and environment._find_end() is None:
+            raise ConfigError(
+                f"source {self._label!r}: SourceReward(unfinished=...) needs to know which episodes are over, and its "
+                f"environments have neither an attribute finished nor one done that is True or False. Leave it out."
+            )
+
+        scored = [value for value in values.values() if value is not None]
+        episode = environment._episode()
+        outcome = decide_value(
+            scored,
+            episode.steps,
+            failure=environment._failure,
+            finished=episode.finished,
+            truncated=is_truncated,
+            reward=reward,
+        )
+        return Reading(episode, outcome, values=values if len(values) > 1 else {})
+
+    def _choose_arguments(
+        self, environments: Sequence[Any], played: Sequence[int], arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """TRL's keyword arguments with the columns of the user's rows, cut down to the rollouts that were played."""
+        own: dict[str, list[Any]] = {}
+        chosen: dict[str, Any] = {
+            name: [value[row] for row in played]
+            if isinstance(value, list) and len(value) == len(environments)
+            else value
+            for name, value in arguments.items()
+            if name not in _OF_THE_MIX
+        }
+
+        for row in played:
+            for name, value in environments[row]._row.items():
+                if name not in _OF_THE_ROWS and name not in _OF_TRL:
+                    own.setdefault(name, []).append(value)
+
+        chosen |= own | {"environments": [self.show(environments[row]) for row in played]}
+        log_extra = chosen.get("log_extra")
+
+        if log_extra is not None:
+            chosen["log_extra"] = self._spread(log_extra, played, len(environments))
+
+        return chosen
+
+    def _spread(
+        self, log_extra: Callable[[str, Sequence[Any]], None], played: Sequence[int], num_rollouts: int
+    ) -> Callable[[str, Sequence[Any]], None]:
+        """A `log_extra` for functions that are given the played rollouts only."""
+
+        def log_played(column: str, values: Sequence[Any]) -> None:
+            if len(values) != len(played):
+                raise RewardError(
+                    f"source {self._label!r}: log_extra({column!r}, ...) got {len(values)} values for {len(played)} "
+                    f"rollouts. Pass one each."
+                )
+
+            value_by_row = dict(zip(played, values, strict=True))
+            log_extra(column, [value_by_row.get(row) for row in range(num_rollouts)])
+
+        return log_played
+
+    def _remark_twice(self, values_F: Mapping[str, Sequence[float | None]], own: Sequence[float | None]) -> None:
+        """Warn of a function that returns what the environments say of themselves: the trainer is given the sum."""
+        twice = [name for name, values in values_F.items() if list(values) == list(own) and any(own)]
+
+        if twice and not self._has_reported:
+            self._has_reported = True
+            logger.warning(
+                "source %r: the reward function %r returns what get_reward() of its environments says, and both are "
+                "added up, as TRL does it. Leave one of them out.",
+                self._label,
+                twice[0],
+            )
+
+
+_OF_TRL = {"prompts", "completions", "environments", "trainer_state", "log_extra", "log_metric"}
+
+
+def _get_reward() -> None:
+    """Stands for an environment's own reward where a function is named."""
+
+
+_OWN_REWARD = RewardPart(_get_reward, name=_GET_REWARD)
+
+
+def _run(scoring: Scoring) -> list[Reading]:
+    """Score with functions that return at once."""
+    try:
+        returned = next(scoring)
+
+        while True:
+            returned = scoring.send(returned)
+    except StopIteration as end:
+        read: list[Reading] = end.value
+        return read
+
+
+async def _await_all(scoring: Scoring) -> list[Reading]:
+    """Score with functions of which some are awaited, one after another."""
+    try:
+        called = next(scoring)
+
+        while True:
+            try:
+                returned = await called if inspect.isawaitable(called) else called
+            except Exception as error:  # noqa: BLE001  is raised where the function was called
+                called = scoring.throw(error)
+            else:
+                called = scoring.send(returned)
+    except StopIteration as end:
+        read: list[Reading] = end.value
+        return read
