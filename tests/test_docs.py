@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import pytest
 import yaml
 
 import multiors
+import multiors.errors
 from multiors import (
     CheckReport,
     CircuitBreaker,
@@ -59,6 +61,7 @@ from tests.servers.launch import ServerHandle, serve
 from tests.servers.platform import Platform, serve_platform
 
 ROOT = Path(__file__).parent.parent
+PACKAGE = Path(multiors.__file__).parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LANGUAGES = {"python", "text", "yaml", "console"}
 RUNNABLE = [
@@ -332,9 +335,69 @@ def test_links_and_anchors_lead_somewhere(page: Path) -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     """No page can be found by its file name only."""
-    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    sections = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    listed = [path for section in sections for pages in section.values() for each in pages for path in each.values()]
 
-    assert sorted(page.name for page in PAGES[1:]) == sorted(path for each in navigation for path in each.values())
+    assert sorted(page.name for page in PAGES[1:]) == sorted(listed)
+
+
+def test_every_page_is_reached_from_the_first_one() -> None:
+    """index.md names every other page."""
+    text = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"\]\(([^)#]+\.md)", text))
+
+    assert {page.name for page in PAGES[1:]} - {"index.md"} == listed
+
+
+# -- the reference
+
+
+def read_reference() -> list[str]:
+    """The names that the pages of the reference take from docstrings."""
+    pages = sorted((ROOT / "docs").glob("reference*.md"))
+    return [
+        name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+
+
+@pytest.mark.parametrize("module", ["multiors", "multiors.evaluation", "multiors.mixing.curricula"])
+def test_every_public_name_is_in_the_reference(module: str) -> None:
+    """What `__all__` names has an entry, once, and a docstring that it is made from."""
+    found = import_module(module)
+    listed = read_reference()
+
+    assert [] == [name for name in found.__all__ if listed.count(f"{module}.{name}") != 1]
+    assert [] == [
+        name for name in found.__all__ if inspect.isroutine(value := getattr(found, name)) and not value.__doc__
+    ]
+    assert [] == [
+        name for name in found.__all__ if isinstance(value := getattr(found, name), type) and not value.__doc__
+    ]
+
+
+def test_what_pages_and_examples_import_is_in_the_reference() -> None:
+    """Every name of the package that a reader is shown can be looked up."""
+    scripts = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").rglob("*.py")]
+    blocks = [
+        block.text for page in PAGES for block in read_blocks(page) if block.language == "python" and not block.reason
+    ]
+    imported = {
+        f"{node.module}.{alias.name}"
+        for text in [*scripts, *blocks]
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "multiors"
+        for alias in node.names
+    }
+    found = {import_name(name): name for name in imported}
+    listed = [import_name(name) for name in read_reference()]
+
+    assert [] == sorted(name for value, name in found.items() if value not in listed)
+
+
+def import_name(name: str) -> Any:
+    """What a dotted name stands for."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
 
 
 # -- tables that must be complete
@@ -548,7 +611,7 @@ def _text(node: ast.AST) -> str:
 
 def read_messages() -> list[str]:
     """Every text of the package that may be a message."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in Path(multiors.__file__).parent.rglob("*.py")]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")]
     return [
         _text(node)
         for tree in trees
@@ -557,16 +620,67 @@ def read_messages() -> list[str]:
     ]
 
 
-def test_the_messages_of_the_error_catalogue_exist() -> None:
-    """Each pattern of errors.md fits a message of the package, so no entry outlives its error."""
-    catalogue = read_prose(ROOT / "docs/errors.md").partition("## Before any request")[2]
-    patterns = re.findall(r"^\| `([^`]+)` \|", catalogue, re.MULTILINE)
-    messages = read_messages()
-    unknown = [
-        pattern
-        for pattern in patterns
-        if not any(re.search(".*".join(map(re.escape, pattern.split("…"))), text, re.DOTALL) for text in messages)
+def read_raised() -> list[str]:
+    """The texts of the package's own errors, where they are made."""
+    nodes = [node for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    errors = set(multiors.errors.__all__)
+    derived = {
+        node.name
+        for node in nodes
+        if isinstance(node, ast.ClassDef) and errors & {base.id for base in node.bases if isinstance(base, ast.Name)}
+    }
+    return [
+        _text(node.args[0])
+        for node in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args
+        if node.func.id in errors | derived
     ]
 
-    assert len(patterns) > 50
-    assert [] == unknown
+
+def read_catalogue() -> list[str]:
+    """The messages of errors.md, with an ellipsis for what differs."""
+    catalogue = read_prose(ROOT / "docs/errors.md").partition("## Before any request")[2]
+    return re.findall(r"^\| `([^`]+)` \|", catalogue, re.MULTILINE)
+
+
+def fits(entry: str, message: str) -> bool:
+    """Whether an entry of the catalogue is about a message."""
+    return re.search(".*".join(map(re.escape, entry.split("…"))), message, re.DOTALL) is not None
+
+
+def test_the_messages_of_the_error_catalogue_exist() -> None:
+    """Each entry of errors.md fits a message of the package, so none outlives its error."""
+    messages = read_messages()
+
+    assert [] == [entry for entry in read_catalogue() if not any(fits(entry, message) for message in messages)]
+
+
+# Errors of functions that the package calls with what it has checked already, and of waits that end with the run.
+_UNSEEN = (
+    "the schedule draws … sources, but there are rows of …",
+    "slot … draws its task number …, but there are …",
+    "entries for … tasks. Pass one per task, or None",
+    "shares … are not a list of one number per source",
+    "the shares sum to …; shares sum to 1",
+    "share … at position … is not a number from 2**-40 to 1",
+    "the residual … does not belong to … sources",
+    "a batch of … slots cannot be divided",
+    "task counts … do not fit … shares",
+    "num_slots=… is not a positive whole number of batches",
+    "the mix has no source. Pass at least one",
+    "task counts are known for …, the sources are …",
+    "it has … tasks; at least one is needed",
+    "prompts_per_batch=… is not above 0",
+    "a group was to be compared in a closed session",
+    "nobody waits for this session any more",
+)
+
+
+def test_every_error_is_in_the_catalogue() -> None:
+    """Each error that a person may see has an entry in errors.md, unless its text is made elsewhere."""
+    entries = [entry for entry in [*read_catalogue(), *_UNSEEN] if len(re.findall(r"\w+", entry)) > 1]
+    raised = [message for message in read_raised() if len(re.findall(r"\w+", message)) > 4]
+
+    assert len(raised) > 200
+    assert [] == [message for message in raised if not any(fits(entry, message) for entry in entries)]
+    assert [] == [entry for entry in _UNSEEN if not any(fits(entry, message) for message in raised)]

@@ -188,7 +188,7 @@ def _join(content: object) -> object:
     if any(not isinstance(block, Mapping) or block.get("type") != "text" for block in content):
         raise PolicyError(
             "the conversation holds an image, and this policy reads text only. Leave images out of the source with "
-            "images='describe', or serve a model that sees behind an OpenAI-compatible endpoint."
+            "images='drop', or serve a model that sees behind an OpenAI-compatible endpoint."
         )
 
     return "\n".join(str(block.get("text", "")) for block in content)

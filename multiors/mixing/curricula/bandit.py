@@ -30,6 +30,7 @@ from multiors.mixing.settings import check_count, check_number
 __all__ = ["BanditScore", "ScoreBandit"]
 
 BanditScore = Literal["abs_advantage", "variance"]
+"""What a bandit averages of a source's rewards."""
 
 _RATE = {"abs_advantage": 0.5, "variance": 0.1}
 _TEMPERATURE = {"abs_advantage": 0.2, "variance": None}

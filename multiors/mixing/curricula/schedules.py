@@ -20,6 +20,8 @@ from multiors.mixing.settings import check_number, is_number
 __all__ = ["ScheduleUnit", "ShareSchedule"]
 
 ScheduleUnit = Literal["batch", "fraction"]
+"""What the positions of a schedule count."""
+
 Point = tuple[float, Mapping[str, float]]
 
 
