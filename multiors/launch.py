@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from multiors.errors import ConfigError, MultiORSError
 from multiors.mixing import Plan
 from multiors.rewards import RunSummary
 from multiors.spec import MultiOpenRewardSpec
+from multiors.training.others import TRLSource
 from multiors.training.processes import gather, is_first_process
 
 if TYPE_CHECKING:
@@ -214,7 +216,7 @@ def _make_trainer(spec: MultiOpenRewardSpec, config: RunConfig, args: Any) -> tu
     counts: dict[str, Any] = {"num_tasks": asked.num_tasks, "episodes_per_task": asked.episodes}
     callback = EvaluationCallback(
         trainer,
-        spec,
+        _choose_evaluated(spec),
         every_steps=asked.every_steps,
         split=asked.split,
         seed=asked.seed,
@@ -222,6 +224,31 @@ def _make_trainer(spec: MultiOpenRewardSpec, config: RunConfig, args: Any) -> tu
     )
     trainer.add_callback(callback)
     return trainer, callback.output
+
+
+def _choose_evaluated(spec: MultiOpenRewardSpec) -> dict[str, Any]:
+    """The sources that can be evaluated while training, by name; that others are left out is said.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    others = [name for name, source in spec.sources.items() if isinstance(source, TRLSource)]
+    chosen = {name: source for name, source in spec.sources.items() if name not in others}
+
+    if not chosen:
+        raise ConfigError(
+            "evaluation.every_steps: no source of the run file is an ORS environment, and only a trainer plays others. "
+            "Leave it out."
+        )
+
+    if others:
+        warnings.warn(
+            f"evaluation.every_steps: the sources {others} are no ORS environments, which only a trainer plays; they "
+            f"are left out.",
+            stacklevel=4,
+        )
+
+    return chosen
 
 
 def _keep_run_file(config: RunConfig, output: Path, checkpoint: Path | None) -> None:

@@ -34,7 +34,7 @@ _LEFT = {
     "series": {"errors", "tables", "rollout_log", "mixing"},
     "pictures": {"errors", "series"},
     "spec": {"errors", "records", "ors", "mixing", "rewards", "training", "pictures"},
-    "config": {"errors", "importing", "records", "rollout_log", "ors", "mixing", "rewards", "spec"},
+    "config": {"errors", "importing", "records", "rollout_log", "ors", "mixing", "rewards", "training", "spec"},
     "checks": {"errors", "records", "ors", "mixing", "rewards", "training", "spec", "config"},
     "preview": {"errors", "mixing", "spec", "checks"},
     "launch": {"errors", "mixing", "rewards", "training", "spec", "evaluation", "config"},

@@ -208,7 +208,9 @@ def test_anchors_and_merges_are_yaml(load: Load) -> None:
         "  c: {target: x, reward: *same}\n"
     )
 
-    assert [("http://127.0.0.1:1",), "b"] == [config.sources["b"].target, config.sources["b"].env_name]
+    merged: Any = config.sources["b"]
+
+    assert [("http://127.0.0.1:1",), "b"] == [merged.target, merged.env_name]
     assert 0.0 == config.sources["c"].reward.unscored
 
 

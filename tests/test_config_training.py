@@ -196,9 +196,9 @@ def test_a_key_that_stands_in_the_file_is_refused_and_not_shown(tmp_path: Path, 
 def test_a_variable_stands_for_keys_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere the text is what it is."""
     monkeypatch.setenv("CANARY_KEY", "hunter2")
-    config = load(tmp_path, f"{SOURCE}    split: ${{CANARY_KEY}}\n")
+    source: Any = load(tmp_path, f"{SOURCE}    split: ${{CANARY_KEY}}\n").sources["a"]
 
-    assert "${CANARY_KEY}" == config.sources["a"].split
+    assert "${CANARY_KEY}" == source.split
 
 
 # -- written again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -44,8 +45,10 @@ def test_what_is_commented_out_can_be_used_too(run: Run) -> None:
     Path("whole.yaml").write_text("\n".join(keys))
     config = load_run_file(Path("whole.yaml"))
 
+    sort: Any = config.sources["sort"]
+
     assert ("${MY_SERVER_KEY}", "test", 50) == (
-        config.sources["sort"].api_key,
+        sort.api_key,
         config.evaluation.split,
         config.evaluation.every_steps,
     )
@@ -76,7 +79,7 @@ def test_servers_are_asked_for_their_environments(
     """Each is a source; names that are taken get a number."""
     told = run("init", "-", *("--url", mixed_server.url), *("--url", echo_server.url), *("--url", echo_server.url))
     Path("run.yaml").write_text(told.out)
-    sources = load_run_file(Path("run.yaml")).sources
+    sources: Any = load_run_file(Path("run.yaml")).sources
 
     assert [
         ("sorting", mixed_server.url, "sorting"),

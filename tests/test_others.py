@@ -543,7 +543,7 @@ def sevens(environments: Any, **_: Any) -> list[float]:
     ("arguments", "failure", "output"),
     [
         ({"word": "oak"}, None, "guessed oak"),
-        ({"wrod": "oak"}, UnscoredReason.BAD_CALL, "Guess.guess() got an unexpected keyword argument 'wrod'"),
+        ({"letter": "oak"}, UnscoredReason.BAD_CALL, "Guess.guess() got an unexpected keyword argument 'letter'"),
     ],
 )
 def test_calls_are_recorded_as_trl_tells_them(

@@ -7,15 +7,16 @@ from functools import partial
 from typing import Any
 
 from multiors.config.curricula import as_curricula, as_curriculum
-from multiors.config.models import RewardConfig, RunConfig, SourceConfig
+from multiors.config.models import OtherSourceConfig, RewardConfig, RunConfig, SourceConfig
 from multiors.config.secrets import resolve_secret
-from multiors.errors import ConfigError
-from multiors.importing import import_callable
+from multiors.errors import ConfigError, SourceError
+from multiors.importing import import_callable, import_named
 from multiors.mixing import CircuitBreaker
 from multiors.ors import ORSSource
 from multiors.rewards import GroupScore, RewardPart, SourceReward
 from multiors.rollout_log import RolloutLog
 from multiors.spec import MultiOpenRewardSpec
+from multiors.training.others import TRLSource
 
 __all__ = ["build_spec"]
 
@@ -28,15 +29,18 @@ def build_spec(config: RunConfig, **options: Any) -> MultiOpenRewardSpec:
     """The spec that a run file describes; `options` are further arguments of the spec.
 
     Raises:
-        ConfigError: A reward function cannot be imported, a key's variable is not set, or the mix contradicts itself.
+        ConfigError: Something that the file names cannot be imported or used, a key's variable is not set, or the mix
+            contradicts itself.
     """
-    sources: dict[str, ORSSource] = {}
+    sources: dict[str, ORSSource | TRLSource] = {}
     mistakes = []
 
     for name, source in config.sources.items():
         try:
-            sources[name] = _build_source(name, source)
-        except ConfigError as error:
+            sources[name] = (
+                _build_source(name, source) if isinstance(source, SourceConfig) else _build_other(name, source)
+            )
+        except (ConfigError, SourceError) as error:
             located = str(error).startswith(f"sources.{name}.")
             mistakes.append(str(error) if located else f"sources.{name}: {error}")
 
@@ -65,6 +69,43 @@ def _build_source(name: str, config: SourceConfig) -> ORSSource:
         or None,
         reward=_build_reward(name, config.reward),
     )
+
+
+def _build_other(name: str, config: OtherSourceConfig) -> TRLSource:
+    place = f"sources.{name}"
+    find = partial(_import_named, f"{place}.task_curriculum.name")
+
+    return TRLSource(
+        _make_spec(f"{place}.spec: {config.spec!r}", config.spec),
+        weight=config.weight,
+        task_curriculum=None if config.task_curriculum is None else as_curriculum(config.task_curriculum, find),
+        reward=_build_reward(name, config.reward),
+        on_failure=config.on_failure,
+        max_failing_rollouts=config.max_failing_rollouts,
+    )
+
+
+def _make_spec(who: str, name: str) -> Any:
+    """The object with slots that a run file names, or that what it names makes.
+
+    Raises:
+        ConfigError: There is none, or it belongs under another key.
+    """
+    found = import_named(name, who=who, remedy="Write 'module:name'.")
+
+    if callable(found):
+        try:
+            found = found()
+        except Exception as error:  # code of the user's, which may raise anything
+            raise ConfigError(f"{who} makes no spec: {type(error).__name__}: {error}. Mend it.") from error
+
+    if isinstance(found, ORSSource | TRLSource) or type(found).__name__ == "OpenRewardSpec":
+        raise ConfigError(
+            f"{who} is a {type(found).__name__}, whose settings stand in a run file: an ORS environment under target, "
+            f"others beside spec. Name an object that has nothing but TRL's slots, such as a SimpleNamespace of them."
+        )
+
+    return found
 
 
 def _read_secret(given: Any, key: str) -> Any:

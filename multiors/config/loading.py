@@ -26,7 +26,8 @@ from multiors.config.models import (
     RewardConfig,
     RolloutLogConfig,
     RunConfig,
-    SourceConfig,
+    drop_tag,
+    find_source_model,
 )
 from multiors.config.overrides import Override, apply_overrides
 from multiors.config.reading import Location, dump_yaml, find_repeated_keys, follow, read_yaml
@@ -40,7 +41,7 @@ _TOP: dict[str, type[BaseModel]] = {
     "model": ModelConfig,
     "evaluation": EvaluationConfig,
 }
-_IN_SOURCES: dict[int, type[BaseModel]] = {2: SourceConfig, 3: RewardConfig, 4: GroupScoreConfig, 5: PartConfig}
+_IN_SOURCES: dict[int, type[BaseModel]] = {4: RewardConfig, 5: GroupScoreConfig, 6: PartConfig}
 
 
 class _Mistake(NamedTuple):
@@ -84,7 +85,7 @@ def load_run_file(path: Path, overrides: Sequence[Override] = ()) -> RunConfig:
     try:
         config = RunConfig.model_validate(values)
     except ValidationError as error:
-        mistakes += [_Mistake(tuple(each["loc"]), _describe_mistake(each)) for each in error.errors()]
+        mistakes += [_Mistake(drop_tag(each["loc"]), _describe_mistake(each)) for each in error.errors()]
 
     if mistakes or config is None:
         raise ConfigError(_describe(_Read(path, node, values, overrides), mistakes))
@@ -157,14 +158,20 @@ def _describe_mistake(mistake: ErrorDetails) -> str:
 
 
 def _list_keys(location: Sequence[str | int]) -> str:
-    """The keys that may stand at a place of the run file: its depth says which, since sources may have any name."""
-    if location[:1] == ("curriculum",) or location[2:3] == ("task_curriculum",):
+    """The keys that may stand at a place of the run file: its depth says which, since sources may have any name.
+
+    Behind a source's name stands which kind of source it is.
+    """
+    if location[:1] == ("curriculum",) or location[3:4] == ("task_curriculum",):
         return ", ".join(CURRICULUM_KEYS[str(location[-1])])
 
     if not location:
         return ", ".join(RunConfig.model_fields)
 
-    model = _IN_SOURCES[len(location)] if location[0] == "sources" else _TOP[str(location[0])]
+    if location[0] != "sources":
+        return ", ".join(_TOP[str(location[0])].model_fields)
+
+    model = find_source_model(location[2]) if len(location) == 3 else _IN_SOURCES[len(location)]
     return ", ".join(model.model_fields)
 
 

@@ -20,7 +20,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from multiors.config.curricula import AnyCurriculum, AnyTaskCurriculum
@@ -36,11 +47,14 @@ __all__ = [
     "EvaluationConfig",
     "GroupScoreConfig",
     "ModelConfig",
+    "OtherSourceConfig",
     "PartConfig",
     "RewardConfig",
     "RolloutLogConfig",
     "RunConfig",
     "SourceConfig",
+    "drop_tag",
+    "find_source_model",
 ]
 
 
@@ -98,6 +112,7 @@ _Targets = Annotated[tuple[_Text, ...], BeforeValidator(_as_list), Field(min_len
 _SWITCH = Shorthand(_as_settings, lambda _: {"type": "boolean"})
 _NAMED = Shorthand(_as_named, lambda _: dict(_TEXT))
 _FOLDER = Shorthand(_as_folder, lambda _: dict(_TEXT))
+_NAMED_CODE = r"^\w[\w.]*:\w[\w.]*$"
 
 
 class _Config(BaseModel):
@@ -107,7 +122,7 @@ class _Config(BaseModel):
 class PartConfig(_Config):
     """One of the user's reward functions."""
 
-    function: str = Field(pattern=r"^\w[\w.]*:\w[\w.]*$", description="Where it is: 'module:function'.")
+    function: str = Field(pattern=_NAMED_CODE, description="Where it is: 'module:function'.")
     weight: _Number = Field(default=1.0, description="Factor of its values in the source's reward.")
     name: str | None = Field(default=None, description="Its name in records. None: the function's.")
     scores_alone: bool = Field(default=False, description="Whether it scores rollouts the environment did not.")
@@ -140,7 +155,7 @@ class RewardConfig(_Config):
 
 
 class SourceConfig(_Config):
-    """One environment."""
+    """One ORS environment."""
 
     target: _Targets = Field(description="Catalogue name 'owner/name', URL of an ORS server, or URLs of equal servers.")
     env_name: str | None = Field(default=None, description="Which environment of the server.")
@@ -189,6 +204,55 @@ class SourceConfig(_Config):
         return self
 
 
+class OtherSourceConfig(_Config):
+    """An environment that is no ORS server."""
+
+    spec: str = Field(
+        pattern=_NAMED_CODE, description="Where it is: 'module:name', an object with TRL's slots or what makes one."
+    )
+    weight: _Positive | None = Field(default=None, description="Share of the mix, relative to the others'.")
+    task_curriculum: AnyTaskCurriculum = Field(default=None, description="Decides which of its rows are drawn.")
+    reward: RewardConfig = Field(default=RewardConfig(), description="How its rollouts become rewards.")
+    on_failure: Literal["unscored", "stop"] = Field(
+        default="unscored", description="Whether a failure of the environment ends the training."
+    )
+    max_failing_rollouts: _Index | None = Field(
+        default=None, description="One failing rollout more ends the training. None: any number is borne."
+    )
+
+    @field_validator("reward")
+    @classmethod
+    def _check_reward(cls, reward: RewardConfig) -> RewardConfig:
+        if reward.reduction != "last" or reward.group_score is not None:
+            raise ValueError("reduction and group_score are for ORS environments, whose tools and groups have rewards")
+
+        return reward
+
+
+# What pydantic puts into the place of a mistake; no key looks like them.
+_ORS, _OTHER = "an ORS environment", "another environment"
+
+
+def _choose_source(value: object) -> str:
+    is_other = isinstance(value, OtherSourceConfig) or (isinstance(value, Mapping) and "spec" in value)
+    return _OTHER if is_other else _ORS
+
+
+_AnySource = Annotated[
+    Annotated[SourceConfig, Tag(_ORS)] | Annotated[OtherSourceConfig, Tag(_OTHER)], Discriminator(_choose_source)
+]
+
+
+def find_source_model(tag: object) -> type[BaseModel]:
+    """The model of a source, by what pydantic puts behind its name in the place of a mistake."""
+    return OtherSourceConfig if tag == _OTHER else SourceConfig
+
+
+def drop_tag(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """The place of a mistake as it is written."""
+    return tuple(step for step in location if step not in (_ORS, _OTHER))
+
+
 class RolloutLogConfig(_Config):
     """Where the rollouts are written, and how much of them is kept."""
 
@@ -228,7 +292,7 @@ class EvaluationConfig(_Config):
 class RunConfig(_Config):
     """A mix of environments, and how it is trained and evaluated."""
 
-    sources: dict[str, SourceConfig] = Field(min_length=1, description="The environments by name.")
+    sources: dict[str, _AnySource] = Field(min_length=1, description="The environments by name.")
     weights: Literal["tasks"] | None = Field(default=None, description="'tasks' weighs sources by their task counts.")
     seed: _Index = Field(default=0, description="Decides the order of tasks and slots.")
     num_slots: _Count | None = Field(default=None, description="Length of the schedule, in prompts.")
