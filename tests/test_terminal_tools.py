@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,21 @@ def test_submissions_of_a_batch_run_together() -> None:
         scored = score(spec.reward_funcs, rollouts, completions=[say(str(n)) for n in range(4)])
 
     assert {"all": [0.0, 1.0, 2.0, 3.0]} == scored.rewards
+
+
+def test_async_functions_go_on_while_a_last_message_is_graded(zoo_server: ServerHandle) -> None:
+    """A column with async functions waits for the grade beside TRL's loop, and then calls them."""
+
+    async def praise(environments: list[Any], **_: Any) -> list[float]:
+        return [10.0] * len(environments)
+
+    source = ORSSource(zoo_server.url, env_name="essay", reward=praise)
+    with MultiOpenRewardSpec({"essay": source}) as spec:
+        column: Any = spec.reward_funcs[0]
+        environment = play(factories(spec)["essay"], ("topic", {}))
+        rewards = asyncio.run(column(environments=[environment], completions=[say("Of the sea, under the sun.")]))
+
+    assert [11.0] == rewards
 
 
 def test_a_server_that_dies_before_it_grades_leaves_the_rollout_unscored() -> None:

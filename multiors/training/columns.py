@@ -9,6 +9,7 @@ column also has done what must be done once a batch (`multiors.training.batch`).
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import logging
@@ -320,7 +321,9 @@ class AsyncRewardColumn(RewardColumn):
         """As the plain column, awaiting the source's async functions one after another."""
         with self._closing_on_error(environments):
             batch = self._begin(environments, arguments)
-            read = self._read(batch)
+            # What is read may wait for a server to judge a last message. Groups are compared by all processes together,
+            # so in the order of the columns, which threads would not keep.
+            read = self._read(batch) if self._reward.compares_groups else await asyncio.to_thread(self._read, batch)
             batch.readings = await read if inspect.isawaitable(read) else read
             values = [await self._await_part(part, batch) for part in self._reward.parts]
             return self._finish(batch, environments, values)
