@@ -1,18 +1,22 @@
 """The command line: its commands, what they print where, and their exit codes.
 
 Results go to stdout, talk to stderr. Exit codes: 0 done, 1 the mix, a check or a run failed, 2 wrong usage, 130
-interrupted, 143 politely killed.
+interrupted, 141 nobody reads the result, 143 politely killed. `docs/command-line.md` lists them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import select
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import TextIO
 
+from multiors.commands.completing import add_completion
 from multiors.commands.evaluating import add_compare, add_evaluate
 from multiors.commands.looking import add_check, add_preview
 from multiors.commands.reporting import add_report
@@ -21,7 +25,7 @@ from multiors.commands.starting import add_init, add_schema
 from multiors.commands.training import add_train, expand_training_flags
 from multiors.errors import MultiORSError
 from multiors.quickstart.options import add_arguments
-from multiors.signals import find_exit_code
+from multiors.signals import find_exit_code, signals_as_interrupts
 
 __all__ = ["main"]
 
@@ -50,8 +54,36 @@ a run file:
 """
 
 
+_QUICKSTART_EXAMPLES = """examples:
+  multiors quickstart                          results go to a new folder, multiors-quickstart-<date>-<time>
+  multiors quickstart --output-dir qs          to this one
+  multiors quickstart --seed 3 --steps 40      another draw, and less training
+  multiors compare qs/before qs/after          what it learned, with intervals
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()  # here, where it can still be said that nobody reads it
+    except BrokenPipeError:
+        if _is_read(sys.stdout):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed at the exit
+        return 128 + signal.SIGPIPE
+
+
+def _is_read(stream: TextIO) -> bool:
+    """Whether somebody is still at the other end, as after `| head` there is not."""
+    poll = select.poll()
+    poll.register(stream.fileno(), select.POLLOUT)
+    return not any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser, train = _build_parser()
     arguments = list(sys.argv[1:] if argv is None else argv)
 
@@ -67,7 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.showwarning = _show_warning
 
     try:
-        exit_code: int = options.run(options)
+        with signals_as_interrupts():
+            exit_code: int = options.run(options)
         return exit_code
     except MultiORSError as error:
         rank = os.environ.get("RANK", "0")
@@ -104,9 +137,12 @@ def _build_parser() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         help="train a tiny policy on four small environments",
         description="Start two servers with four small environments, train a tiny policy on all four at once with "
         "TRL's GRPOTrainer, and show what it learned. Needs no GPU, account or internet.",
+        epilog=_QUICKSTART_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(quickstart)
     quickstart.set_defaults(run=_run_quickstart)
+    add_completion(commands, parser)
 
     return parser, train
 

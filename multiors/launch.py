@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from multiors.config import RunConfig, build_spec, dump_run_file
+from multiors.config import RunConfig, build_spec, dump_run_file, has_peft
 from multiors.errors import ConfigError, MultiORSError
 from multiors.mixing import Plan
 from multiors.rewards import RunSummary
@@ -36,6 +36,7 @@ Resume = Path | Literal["last", "auto"] | None
 """A checkpoint; the last one of the output folder; that, if there is one; or none."""
 
 _PACKAGES = ("multiors", "trl", "transformers", "accelerate", "torch", "datasets", "openreward")
+_MODELS = ("config.json", "adapter_config.json")  # one of them is where a model or an adapter was saved
 _DEFAULT_OUTPUT = "trainer_output"  # that of TrainingArguments (transformers 5.24)
 _REFUSALS = (TypeError, ValueError, ImportError, RuntimeError, OSError)
 
@@ -95,7 +96,7 @@ def choose_checkpoint(output: Path, resume: Resume) -> Path | None:
             f"where there is none."
         )
 
-    if resume is None and (last is not None or (output / "config.json").is_file()):
+    if resume is None and (last is not None or any((output / name).is_file() for name in _MODELS)):
         raise ConfigError(
             f"the output folder {str(output)!r} holds an earlier run, and nothing is overwritten. Pass --resume to go "
             f"on with it, or --output-dir with another folder."
@@ -113,12 +114,14 @@ def train_run(config: RunConfig, *, resume: Resume = None, on_begin: Callable[[P
         on_begin: Called with the plan before the first step, in the first process.
 
     Raises:
-        ConfigError: The run file names no model, one that cannot be loaded, or fields that the trainer refuses.
+        ConfigError: The run file names no model, one that cannot be loaded, or fields that the trainer refuses; or an
+            adapter, and peft is not installed.
         SourceError: A source cannot be used.
     """
     if config.model is None:
         raise ConfigError("the run file names no model. Write model: NAME into it, or pass --set model=NAME.")
 
+    adapter = _make_adapter(config)
     output = find_output(config)
     _check_folder(output)
     checkpoint = choose_checkpoint(output, resume)
@@ -126,7 +129,7 @@ def train_run(config: RunConfig, *, resume: Resume = None, on_begin: Callable[[P
     with build_spec(config) as spec:
         args = _make_arguments(spec, config)
         _check_agreement(checkpoint)
-        trainer, evaluations = _make_trainer(spec, config, args)
+        trainer, evaluations = _make_trainer(spec, config, args, adapter)
 
         is_first = is_first_process()
 
@@ -181,6 +184,22 @@ def _of_this_machine(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"use_cpu": True, **({} if "bf16" in fields or fields.get("fp16") else {"bf16": False})}
 
 
+def _make_adapter(config: RunConfig) -> Any:
+    """The `LoraConfig` of the adapter that is trained. None: the whole model is."""
+    if config.peft is None:
+        return None
+    if not has_peft():
+        raise ConfigError(
+            "peft: the run file asks for an adapter, and the package peft is not installed. Run "
+            "pip install 'multiors[peft]'."
+        )
+
+    from peft import LoraConfig
+
+    with _refusing("peft: LoraConfig refuses these fields"):
+        return LoraConfig(**{"task_type": "CAUSAL_LM", **config.peft})
+
+
 def _check_agreement(checkpoint: Path | None) -> None:
     """Check that all processes begin at one place; on several machines their folders may differ."""
     chosen = gather([None if checkpoint is None else checkpoint.name])
@@ -192,7 +211,7 @@ def _check_agreement(checkpoint: Path | None) -> None:
         )
 
 
-def _make_trainer(spec: MultiOpenRewardSpec, config: RunConfig, args: Any) -> tuple[Any, Path | None]:
+def _make_trainer(spec: MultiOpenRewardSpec, config: RunConfig, args: Any, adapter: Any) -> tuple[Any, Path | None]:
     """The trainer, and where it evaluates, if it does."""
     from trl import GRPOTrainer
 
@@ -205,7 +224,12 @@ def _make_trainer(spec: MultiOpenRewardSpec, config: RunConfig, args: Any) -> tu
 
     with _refusing(f"model {model!r} cannot be trained"):
         trainer = trainer_class(
-            model=model, args=args, reward_funcs=spec.reward_funcs, callbacks=spec.callbacks, **slots
+            model=model,
+            args=args,
+            reward_funcs=spec.reward_funcs,
+            callbacks=spec.callbacks,
+            peft_config=adapter,
+            **slots,
         )
 
     asked = config.evaluation
@@ -255,7 +279,8 @@ def _keep_run_file(config: RunConfig, output: Path, checkpoint: Path | None) -> 
     """Write the run file that repeats the run. One with which the run began, and which says otherwise, is kept."""
     path = output / RUN_FILE
     body = dump_run_file(config)
-    used = ", ".join([*(f"{name} {version(name)}" for name in _PACKAGES), f"Python {platform.python_version()}"])
+    packages = (*_PACKAGES, *(("peft",) if config.peft is not None else ()))
+    used = ", ".join([*(f"{name} {version(name)}" for name in packages), f"Python {platform.python_version()}"])
     begun = "" if checkpoint is None else f"# Resumed from {checkpoint.name}.\n"
     head = f"# The run file of this run, with what was set on the command line.\n# {used}\n{begun}"
 

@@ -65,7 +65,7 @@ _LATE_IN_PURE = {"mixing.dataset": {"datasets", "pyarrow"}}
 # These import our own modules inside functions, so that a name or --help costs nothing.
 _LAZY = {
     *("multiors", "cli", "evaluation"),
-    *("commands.evaluating", "commands.looking", "commands.options", "commands.reporting"),
+    *("commands.completing", "commands.evaluating", "commands.looking", "commands.options", "commands.reporting"),
     *("commands.starting", "commands.training"),
 }
 _HEAVY = {"datasets", "openreward", "pyarrow", "torch", "transformers", "trl"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -375,32 +374,6 @@ def test_all_commands_take_overrides(folder: Path, run: Run) -> None:
     assert (1, 1) == (check.exit_code, only.exit_code)
     assert "shuffle_dataset=True contradicts the mix" in check.out
     assert "training file 'training.yaml' cannot be read" in only.err
-
-
-def test_no_color_is_respected(folder: Path) -> None:
-    """On a terminal of somebody who wants none, tables have no colour."""
-
-    def look(**variables: str) -> str:
-        parent, child = pty.openpty()
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "TERM": "xterm", **variables}
-        command = [sys.executable, "-m", "multiors", "check", "run.yaml", "--timeout", "60"]
-        process = subprocess.Popen(command, stdout=child, stderr=subprocess.DEVNULL, cwd=folder, env=environment)
-        os.close(child)
-        shown = b""
-        try:
-            while part := os.read(parent, 65536):
-                shown += part
-        except OSError:  # the other side has closed it
-            pass
-        finally:
-            process.wait(timeout=DEADLINE_S)
-            os.close(parent)
-        return shown.decode()
-
-    colours = re.compile(r"\x1b\[[0-9;]*3[0-7]")
-
-    assert colours.search(look())
-    assert not colours.search(look(NO_COLOR="1"))
 
 
 def test_a_file_that_is_left_is_written_as_it_was_read(trained: Trained) -> None:

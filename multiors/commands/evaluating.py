@@ -32,7 +32,8 @@ _EVALUATE_EXAMPLES = """examples:
   multiors evaluate run.yaml --policy oracle:solve --output best         a function of yours
   multiors compare before after --html report.html
 
-The same command again goes on where it was stopped. An endpoint's key is read from MULTIORS_POLICY_API_KEY.
+The same command again goes on where it was stopped, by Ctrl-C or otherwise. An endpoint's key is read from
+MULTIORS_POLICY_API_KEY.
 """
 
 _COMPARE_EXAMPLES = """examples:
@@ -174,7 +175,7 @@ def _run_evaluate(options: argparse.Namespace) -> int:
     )
     limits = Limits(options.max_turns, options.max_completion_tokens, options.timeout)
 
-    with build_spec(config) as spec, _shown() as watcher:
+    with build_spec(config) as spec, _shown() as watcher, watcher.saying_what_is_kept():
         run = evaluate(
             _choose_sources(spec.sources, options.source),
             policy,
@@ -199,8 +200,10 @@ def _run_compare(options: argparse.Namespace) -> int:
     from multiors.evaluation.comparing import read_arm
     from multiors.evaluation.comparison import draw_result, to_html, to_markdown, write_page
 
-    arms = [read_arm(options.reference), read_arm(options.candidate)]
-    found = compare(options.reference, options.candidate, value=options.score, success_at=options.success_at)
+    paths = (options.reference, options.candidate)
+    arms = [read_arm(path) for path in paths]
+    names = (paths[0].absolute().name, paths[1].absolute().name)
+    found = compare(*arms, names=names, value=options.score, success_at=options.success_at)
 
     if options.html is not None:
         write_page(to_html(found, *arms), options.html)
@@ -274,11 +277,14 @@ class _Bars:
         self._rewards: dict[str, list[float]] = {}
         self._num_over: dict[str, int] = {}
         self._num_all = 0
+        self._num_before = 0
+        self._folder: Path | None = None
 
     def begin(self, run: EvaluationRun, left: Sequence[EpisodeKey]) -> None:
         """Say what there is to do."""
         self._num_all = len(left)
-        num_played = run.manifest.num_episodes - len(left)
+        self._num_before = num_played = run.manifest.num_episodes - len(left)
+        self._folder = run.folder
         kept = f"; {num_played:,} were played before" if num_played else ""
         self._say(f"{len(left):,} episodes of {len(run.manifest.sources)} sources go to {run.folder}{kept}")
 
@@ -306,6 +312,20 @@ class _Bars:
 
         if self._progress.disable and num_over * 4 // self._num_all > (num_over - 1) * 4 // self._num_all:
             self._say(f"{num_over:,} of {self._num_all:,} episodes")
+
+    @contextmanager
+    def saying_what_is_kept(self) -> Iterator[None]:
+        """Say what an interrupt leaves, and how to go on."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self._folder is not None:
+                num_kept = self._num_before + sum(self._num_over.values())
+                self._say(
+                    f"{num_kept:,} of {self._num_before + self._num_all:,} episodes are kept in {self._folder}; the "
+                    f"same command plays the others"
+                )
+            raise
 
     def _say(self, text: str) -> None:
         self._progress.console.print(text, markup=False, soft_wrap=True)

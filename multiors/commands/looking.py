@@ -30,6 +30,13 @@ reward of a source with START, END and HALF_SLOTS begins at START, and goes half
 source has drawn HALF_SLOTS more slots, as fractions of its range. A ladder's level l begins l * HALF_SLOTS slots later.
 """
 
+_CHECK_EXAMPLES = """examples:
+  multiors check run.yaml
+  multiors check run.yaml --probe                        also play one episode of each source
+  multiors check run.yaml --tokenizer Qwen/Qwen3-4B      also measure prompts in tokens
+  multiors check run.yaml --json | jq '.findings[] | select(.level == "error")'
+"""
+
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 
 
@@ -81,6 +88,8 @@ def add_check(commands: Any) -> None:
         description="Ask all servers of a run file, at once, for everything a run needs of them: addresses, keys, "
         "splits, tasks, tools, prompts; and check the settings of the mix. Nothing is trained. The exit code is 1 if "
         "there is an error.",
+        epilog=_CHECK_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_file(check)
     check.add_argument(

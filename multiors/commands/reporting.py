@@ -12,6 +12,8 @@ from multiors.errors import ConfigError
 
 __all__ = ["add_report"]
 
+_ACCEPTED = "a trainer's output_dir or one of its checkpoints, a rollout log, or the folder of an evaluation"
+
 _REPORT_EXAMPLES = """examples:
   multiors report output                         the last checkpoint of a trainer's output_dir
   multiors report output/checkpoint-100          one of them, or its trainer_state.json
@@ -54,6 +56,9 @@ def add_report(commands: Any) -> None:
 def _run_report(options: argparse.Namespace) -> int:
     from multiors.evaluation.folder import is_evaluation
 
+    if not options.path.exists():
+        raise ConfigError(f"there is nothing at {str(options.path)!r}. Pass {_ACCEPTED}.")
+
     return _report_evaluation(options) if is_evaluation(options.path) else _report_training(options)
 
 
@@ -61,7 +66,12 @@ def _report_training(options: argparse.Namespace) -> int:
     from multiors.pictures import draw_run
     from multiors.series import is_rollout_log, read_run
 
-    series = read_run(options.path)
+    try:
+        series = read_run(options.path)
+    except ConfigError as error:
+        if options.path.is_dir() and not any(options.path.glob("rollouts-*")):
+            raise ConfigError(f"{error} Nor does it hold a checkpoint or an evaluation. Pass {_ACCEPTED}.") from None
+        raise
 
     if options.picture is not None:
         draw_run(series, options.picture)

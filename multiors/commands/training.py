@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from multiors.commands.options import add_run_file, print_json, read_run_file
 from multiors.commands.training_flags import expand_flags
-from multiors.signals import signals_as_interrupts
 
 if TYPE_CHECKING:
     from multiors.config import RunConfig
@@ -28,6 +27,8 @@ _EXAMPLES = """examples:
   multiors train run.yaml
   multiors train run.yaml --max-steps 500 --learning-rate 2e-6
                                          any field of TRL's GRPOConfig
+  multiors train run.yaml --bf16 --no-log-completions --report-to "[trackio, wandb]"
+                                         switches, and values in YAML
   multiors train run.yaml --set model=Qwen/Qwen3-4B --set sources.sort.weight=3
                                          anything in the run file
   multiors train run.yaml --resume       go on from the last checkpoint
@@ -44,7 +45,12 @@ The run file says what is trained, on what, and how:
   sources:
     sort: {target: "http://127.0.0.1:8001", env_name: sorting}
 
-`multiors init` writes one. Where there is no accelerator, it trains on the CPU.
+Each field of GRPOConfig that may stand under `training:` is an option, with dashes or underscores, and wins over what
+stands there: --learning-rate 2e-6 is --set training.learning_rate=2e-6. A switch stands alone (--bf16), has a value
+(--bf16 false) or is turned off (--no-bf16). `multiors schema` lists the fields with what TRL says of each, and shell
+completion (`multiors completion`) knows them.
+
+`multiors init` writes a run file. Where there is no accelerator, it trains on the CPU.
 """
 
 
@@ -102,26 +108,25 @@ def expand_training_flags(parser: argparse.ArgumentParser, arguments: Sequence[s
 def _run_train(options: argparse.Namespace) -> int:
     _quiet()
 
-    with signals_as_interrupts():
-        # Trainers, trackers and progress bars print; the result is what is left.
-        with redirect_stdout(sys.stderr):
-            from multiors.launch import train_run
+    # Trainers, trackers and progress bars print; the result is what is left.
+    with redirect_stdout(sys.stderr):
+        from multiors.launch import train_run
 
-            config = read_run_file(options)
+        config = read_run_file(options)
 
-            if options.check and not _is_sound(config):
-                return 1
+        if options.check and not _is_sound(config):
+            return 1
 
-            resume = Path(options.resume) if options.resume not in (None, "last", "auto") else options.resume
+        resume = Path(options.resume) if options.resume not in (None, "last", "auto") else options.resume
 
-            try:
-                trained = train_run(config, resume=resume, on_begin=_show_plan)
-            except KeyboardInterrupt:
-                _say_how_to_go_on(config)
-                raise
+        try:
+            trained = train_run(config, resume=resume, on_begin=_show_plan)
+        except KeyboardInterrupt:
+            _say_how_to_go_on(config)
+            raise
 
-        if trained.is_first:
-            _print_result(config, trained, as_json=options.json)
+    if trained.is_first:
+        _print_result(config, trained, as_json=options.json)
 
     return 0
 

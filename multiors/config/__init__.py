@@ -8,7 +8,7 @@ The files read in the order of use: `reading` (YAML, and lines), `overrides`, `s
 from __future__ import annotations
 
 from multiors.config.building import build_spec
-from multiors.config.fields import describe_unknown_field, list_fields
+from multiors.config.fields import describe_unknown_field, has_peft, list_fields
 from multiors.config.loading import dump_run_file, load_run_file, load_training_file
 from multiors.config.models import (
     CircuitBreakerConfig,
@@ -40,6 +40,7 @@ __all__ = [
     "build_spec",
     "describe_unknown_field",
     "dump_run_file",
+    "has_peft",
     "list_fields",
     "load_run_file",
     "load_training_file",

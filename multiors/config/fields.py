@@ -1,4 +1,5 @@
-"""The fields of `GRPOConfig` as they stand under `training:`, read off the class of the TRL that is installed.
+"""The fields of TRL's `GRPOConfig` as they stand under `training:`, and of peft's `LoraConfig` under `peft:`, read off
+the classes that are installed.
 
 Decides which of them may be written and what a mistake is called. What a value means to a mix is decided elsewhere.
 """
@@ -6,14 +7,24 @@ Decides which of them may be written and what a mistake is called. What a value 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import importlib.util
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-__all__ = ["ELSEWHERE", "Kind", "describe_unknown_field", "list_fields", "make_training_model"]
+__all__ = [
+    "ELSEWHERE",
+    "Kind",
+    "describe_unknown_adapter_field",
+    "describe_unknown_field",
+    "has_peft",
+    "list_fields",
+    "make_adapter_model",
+    "make_training_model",
+]
 
 Kind: TypeAlias = Literal["switch", "text", "other"]
 """Whether a field is true or false, text, or anything else."""
@@ -26,20 +37,39 @@ ELSEWHERE = {
 }
 """Fields that do not stand under `training:`, and what to do instead."""
 
+_SET_BY_PEFT = {"peft_type", "peft_version", "auto_mapping", "inference_mode", "base_model_name_or_path", "revision"}
+
 
 @cache
 def make_training_model() -> type[BaseModel]:
     """A model with the fields of `GRPOConfig`, their types and what TRL says of them. Importing TRL takes seconds."""
     from trl import GRPOConfig
 
-    hints = get_type_hints(GRPOConfig)
+    return _make_model(GRPOConfig, "TrainingConfig", "Fields of TRL's GRPOConfig.", left_out=ELSEWHERE)
+
+
+@cache
+def make_adapter_model() -> type[BaseModel]:
+    """A model with the fields of `LoraConfig`, as of `make_training_model`. Needs peft."""
+    from peft import LoraConfig
+
+    return _make_model(LoraConfig, "AdapterConfig", "Fields of peft's LoraConfig.", left_out=_SET_BY_PEFT)
+
+
+def has_peft() -> bool:
+    """Whether adapters can be trained here."""
+    return importlib.util.find_spec("peft") is not None
+
+
+def _make_model(described: type[Any], name: str, about: str, *, left_out: Collection[str]) -> type[BaseModel]:
+    hints = get_type_hints(described)
     fields: dict[str, Any] = {
         field.name: (hints[field.name], Field(default=_find_default(field), description=_describe(field)))
-        for field in dataclasses.fields(GRPOConfig)
-        if field.init and field.name not in ELSEWHERE and _is_plain(hints[field.name])
+        for field in dataclasses.fields(described)
+        if field.init and field.name not in left_out and _is_plain(hints[field.name])
     }
     config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
-    return create_model("TrainingConfig", __config__=config, __doc__="Fields of TRL's GRPOConfig.", **fields)
+    return create_model(name, __config__=config, __doc__=about, **fields)
 
 
 @cache
@@ -63,9 +93,20 @@ def describe_unknown_field(name: str) -> str:
     if name in ELSEWHERE:
         return f"this does not stand here: {ELSEWHERE[name]}"
 
-    near = get_close_matches(name, list_fields(), n=3)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-    return f"GRPOConfig has no field of this name{hint}"
+    return f"GRPOConfig has no field of this name{_hint(name, list_fields())}"
+
+
+def describe_unknown_adapter_field(name: str) -> str:
+    """What to say of a name that is no field of an adapter."""
+    if name in _SET_BY_PEFT:
+        return "this does not stand here: peft sets it itself"
+
+    return f"LoraConfig has no field of this name that YAML can hold{_hint(name, make_adapter_model().model_fields)}"
+
+
+def _hint(name: str, fields: Collection[str]) -> str:
+    near = get_close_matches(name, fields, n=3)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def _find_default(field: dataclasses.Field[Any]) -> Any:

@@ -6,7 +6,7 @@ Every mistake is named with its key path, and its line or the override that it c
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,13 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from multiors.config.curricula import CURRICULUM_KEYS
-from multiors.config.fields import describe_unknown_field, make_training_model
+from multiors.config.fields import (
+    describe_unknown_adapter_field,
+    describe_unknown_field,
+    has_peft,
+    make_adapter_model,
+    make_training_model,
+)
 from multiors.config.models import (
     CircuitBreakerConfig,
     EvaluationConfig,
@@ -79,7 +85,9 @@ def load_run_file(path: Path, overrides: Sequence[Override] = ()) -> RunConfig:
         raise ConfigError(f"run file {str(path)!r} holds no mapping. It begins with 'sources:'.")
 
     values = apply_overrides(written, overrides)
-    mistakes = _find_training_mistakes(values.get("training"))
+    mistakes = _find_field_mistakes("training", values.get("training"), make_training_model, describe_unknown_field)
+    if has_peft():  # else it is said where the adapter would be trained
+        mistakes += _find_field_mistakes("peft", values.get("peft"), make_adapter_model, describe_unknown_adapter_field)
     config = None
 
     try:
@@ -112,26 +120,30 @@ def dump_run_file(config: RunConfig) -> str:
     return dump_yaml(config.model_dump(mode="json", exclude_unset=True))
 
 
-def _find_training_mistakes(fields: Any) -> list[_Mistake]:
-    """What is wrong with the fields of the trainer, each by itself. TRL is not asked if there are none."""
+def _find_field_mistakes(
+    place: str, fields: Any, make_model: Callable[[], type[BaseModel]], describe_unknown: Callable[[str], str]
+) -> list[_Mistake]:
+    """What is wrong with the fields of others, each by itself. Their package is not asked if there are none."""
     if not isinstance(fields, dict) or not fields:
         return []
 
     try:
-        make_training_model().model_validate(fields)
+        make_model().model_validate(fields)
     except ValidationError as error:
         by_field: dict[str | int, list[ErrorDetails]] = {}
         for each in error.errors():
             by_field.setdefault(each["loc"][0], []).append(each)
-        return [_Mistake(("training", name), _describe_field(name, found)) for name, found in by_field.items()]
+        return [
+            _Mistake((place, name), _describe_field(name, found, describe_unknown)) for name, found in by_field.items()
+        ]
 
     return []
 
 
-def _describe_field(name: str | int, mistakes: Sequence[ErrorDetails]) -> str:
-    """What is wrong with a field of the trainer, which may have several types."""
+def _describe_field(name: str | int, mistakes: Sequence[ErrorDetails], describe_unknown: Callable[[str], str]) -> str:
+    """What is wrong with a field, which may have several types."""
     if mistakes[0]["type"] in ("extra_forbidden", "invalid_key"):
-        return describe_unknown_field(str(name))
+        return describe_unknown(str(name))
 
     # Texts that have a class of their own in transformers are texts here.
     expected = dict.fromkeys(each["msg"] for each in mistakes if each["type"] not in ("is_instance_of", "enum"))

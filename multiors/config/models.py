@@ -317,6 +317,9 @@ class RunConfig(_Config):
     training: Annotated[dict[str, Any], BeforeValidator(_as_mapping)] = Field(
         default={}, description="Fields of TRL's GRPOConfig."
     )
+    peft: dict[str, Any] | None = Field(
+        default=None, description="Fields of peft's LoraConfig: an adapter is trained. None: the whole model is."
+    )
     trainer: Literal["concurrent", "grpo"] = Field(
         default="concurrent", description="'grpo' is TRL's own, whose environments answer one after another."
     )

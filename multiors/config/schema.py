@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from multiors.config.fields import make_training_model
+from multiors.config.fields import has_peft, make_adapter_model, make_training_model
 from multiors.config.models import RunConfig
 
 __all__ = ["make_schema"]
 
 
 def make_schema() -> dict[str, Any]:
-    """The schema, with the fields of the TRL that is installed."""
+    """The schema, with the fields of the TRL that is installed, and of peft if it is."""
     schema = RunConfig.model_json_schema()
-    training = make_training_model().model_json_schema()
-    definitions = {**schema.pop("$defs"), **training.pop("$defs", {}), "TrainingConfig": training}
-    about = schema["properties"]["training"]["description"]
-    schema["properties"]["training"] = {
-        "description": about,
-        "anyOf": [{"$ref": "#/$defs/TrainingConfig"}, {"type": "null"}],
-    }
+    definitions = schema.pop("$defs")
+    fields = {"training": make_training_model(), **({"peft": make_adapter_model()} if has_peft() else {})}
+
+    for key, model in fields.items():
+        described = model.model_json_schema()
+        definitions |= {**described.pop("$defs", {}), model.__name__: described}
+        schema["properties"][key] = {
+            "description": schema["properties"][key]["description"],
+            "anyOf": [{"$ref": f"#/$defs/{model.__name__}"}, {"type": "null"}],
+        }
 
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

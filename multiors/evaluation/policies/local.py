@@ -7,6 +7,7 @@ it was sampled; what tools answer is appended in the template's words. Nothing i
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -116,6 +117,7 @@ class LocalPolicy:
         from multiors.evaluation.policies.chat_format import ChatFormat
         from multiors.evaluation.policies.generation import find_end_tokens, find_limit
 
+        _check_adapter(Path(self._source), self.name)
         own = self._source if self._given_tokenizer is None else self._given_tokenizer
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(own)) if isinstance(own, str | Path) else own
@@ -233,6 +235,17 @@ class _Conversation:
 
     async def end(self) -> None:
         self.ids = []
+
+
+def _check_adapter(folder: Path, name: str) -> None:
+    """Check that an adapter can be loaded onto its model, if the folder holds one."""
+    is_adapter = (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file()
+
+    if is_adapter and importlib.util.find_spec("peft") is None:
+        raise ConfigError(
+            f"policy {name!r}: {str(folder)!r} holds an adapter, and the package peft is not installed. Run pip "
+            f"install 'multiors[peft]', or merge the adapter into its model and pass that."
+        )
 
 
 def _digest(folder: Path) -> str:
