@@ -242,16 +242,29 @@ def test_a_success_is_the_highest_score_unless_said_otherwise() -> None:
 
 
 def test_the_macro_average_is_the_weighted_mean() -> None:
-    """Its variance is the weighted sum of squares of the sources' errors; Satterthwaite says the degrees of freedom."""
+    """Its variance is the weighted sum of squares of the sources' errors, and so are the ends of its interval: of their
+    distances from the values, each to its side.
+    """
     weights = {"a": 0.75, "b": 0.25}
-    scores = {"a": Estimate(0.4, 0, 1, 0.02, 30), "b": Estimate(0.8, 0, 1, 0.08, 10)}
+    scores = {"a": Estimate(0.4, 0.36, 0.48, 0.02, 30), "b": Estimate(0.8, 0.5, 0.9, 0.08, 10)}
     found = estimate_macro(find_macro_scale(weights, {"a": _OPEN, "b": _OPEN}), scores)
-    variances = [(0.75 * 0.02) ** 2, (0.25 * 0.08) ** 2]
-    df = sum(variances) ** 2 / (variances[0] ** 2 / 29 + variances[1] ** 2 / 9)
-    low, high = stats.t.interval(0.95, df, loc=0.5, scale=math.sqrt(sum(variances)))
+    error, below, above = (
+        math.hypot(0.75 * a, 0.25 * b) for a, b in ((0.02, 0.08), (0.4 - 0.36, 0.8 - 0.5), (0.48 - 0.4, 0.9 - 0.8))
+    )
 
-    assert (close(0.5), close(math.sqrt(sum(variances)))) == (found.value, found.error)
-    assert (close(low), close(high), 40) == (found.low, found.high, found.num_units)
+    assert (close(0.5), close(error)) == (found.value, found.error)
+    assert (close(0.5 - below), close(0.5 + above), 40) == (found.low, found.high, found.num_units)
+
+
+@given(runs())
+def test_the_macro_average_of_one_source_is_its_score(run: RunScores) -> None:
+    """With the same interval."""
+    name, source = next(iter(run.sources.items()))
+    arm = summarize_arm([replace(run, sources={name: source}, weights={name: 1.0})])
+    score, macro = arm.sources[name].score, arm.macro
+    expected = [None if each is None else close(each) for each in (score.value, score.low, score.high)]
+
+    assert (expected, score.num_units) == ([macro.value, macro.low, macro.high], macro.num_units)
 
 
 def test_sources_of_different_known_ranges_are_averaged_as_fractions_of_them() -> None:

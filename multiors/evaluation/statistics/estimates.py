@@ -224,16 +224,32 @@ def normalize_weights(run: RunScores, names: Iterable[str]) -> dict[str, float]:
 def estimate_macro(scale: MacroScale, scores: Mapping[str, Estimate]) -> Estimate:
     """The weighted mean of the sources' scores. None where a source that has a weight has no score.
 
+    Its interval is made of those of the sources: the distance from the value to its end is the root of the sum of the
+    squares of theirs (MOVER: Zou, Huang and Zhang, Computational Statistics and Data Analysis 53, 2009). So it holds
+    also where sources have few tasks, and no normal distribution describes their means.
+
     Args:
         scale: How scores are added up.
         scores: By source.
     """
-    means = [
-        (factor, Mean(scores[name].value, scores[name].error, scores[name].num_units - 1))
-        for name, factor in scale.factors.items()
+    kept = [(factor, scores[name]) for name, factor in scale.factors.items() if factor]
+    mean = combine_means((factor, Mean(each.value, each.error, each.num_units - 1)) for factor, each in kept)
+    num_units = sum(each.num_units for _, each in kept)
+
+    if mean.value is None:
+        return Estimate(None, None, None, None, num_units)
+
+    value = mean.value + scale.offset
+    distances = [
+        (factor * (each.value - each.low), factor * (each.high - each.value))
+        for factor, each in kept
+        if each.value is not None and each.low is not None and each.high is not None
     ]
-    num_units = sum(scores[name].num_units for name, factor in scale.factors.items() if factor)
-    mean = combine_means(means)
-    shifted = mean if mean.value is None else mean._replace(value=mean.value + scale.offset)
-    method = "Student's t over tasks, Satterthwaite's degrees of freedom"
-    return as_estimate(shifted, num_units, method, ends=scale.ends)
+
+    if len(distances) < len(kept):
+        return Estimate(value, None, None, None, num_units)
+
+    below, above = (math.hypot(*each) for each in zip(*distances, strict=True))
+    lowest, highest = scale.ends or (-math.inf, math.inf)
+    low, high = max(value - below, lowest), min(value + above, highest)
+    return Estimate(value, low, high, mean.error, num_units, "MOVER, from the sources' intervals")
