@@ -63,6 +63,7 @@ from tests.servers.platform import Platform, serve_platform
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(multiors.__file__).parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKING = [*PAGES, ROOT / "CONTRIBUTING.md", *ROOT.glob("benchmarks/*.md"), *sorted(ROOT.glob("examples/**/*.md"))]
 LANGUAGES = {"python", "text", "yaml", "console"}
 RUNNABLE = [
     page for page in PAGES if re.search(r"^```(python|console)$", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -317,7 +318,7 @@ def anchors(page: Path) -> set[str]:
     return {slugify(found) for found in re.findall(r"^#+ (.+)$", read_prose(page), re.MULTILINE)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_name)
+@pytest.mark.parametrize("page", LINKING, ids=_name)
 def test_links_and_anchors_lead_somewhere(page: Path) -> None:
     """Every relative link names a file of the repository, and every anchor a heading of it."""
     broken = []
