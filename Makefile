@@ -14,22 +14,47 @@ STAMPS := $(VENV)/.installed
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types bench docs clean
+.PHONY: help quickstart test test-wheel test-oldest lint types bench docs build check-extras clean
 
 help:
 	@echo "make quickstart   train a tiny policy on four environments, in about three minutes"
 	@echo "make test         run the tests"
+	@echo "make test-wheel   run the tests on the built wheel, in a folder without its source"
+	@echo "make test-oldest  run the tests with the oldest versions that pyproject.toml allows"
 	@echo "make lint         check style and spelling"
 	@echo "make types        check types"
 	@echo "make bench        run the benchmarks and write benchmarks/results/"
 	@echo "make docs         build the documentation into site/"
+	@echo "make build        build the wheel and the sdist into dist/"
+	@echo "make check-extras see that each extra can be installed into an empty environment"
 	@echo "make clean        remove everything that these made, the virtual environment too"
 
 quickstart: $(STAMPS)/quickstart
 	HF_HUB_OFFLINE=1 $(BIN)/multiors quickstart $(ARGS)
 
+PYTEST := -m pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile
+
 test: $(STAMPS)/test
-	$(BIN)/pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile $(ARGS)
+	$(BIN)/python $(PYTEST) $(ARGS)
+
+# The sdist without its source, and a virtual environment that has the wheel, and everything else from that of `make test`.
+test-wheel: build
+	rm -rf build/wheel && mkdir -p build/wheel
+	tar -xzf dist/multiors-*.tar.gz -C build/wheel --strip-components=1
+	rm -r build/wheel/multiors
+	$(BIN)/python -m venv --without-pip build/wheel/.venv
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' \
+	  > $$(build/wheel/.venv/bin/python -c 'import site; print(site.getsitepackages()[0])')/others.pth
+	$(PIP) --python build/wheel/.venv/bin/python install --quiet --no-deps --no-index dist/multiors-*.whl
+	cd build/wheel && .venv/bin/python $(PYTEST) $(ARGS)
+
+# Tests have the versions that they have otherwise.
+test-oldest:
+	$(PYTHON) -m venv build/oldest
+	build/oldest/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	build/oldest/bin/python -m pip install --quiet --constraint constraints-oldest.txt \
+	  --editable ".[quickstart,reasoning-gym,peft]" --group test
+	build/oldest/bin/python $(PYTEST) $(ARGS)
 
 lint: $(STAMPS)/lint
 	$(BIN)/ruff check .
@@ -47,6 +72,19 @@ bench: $(STAMPS)/bench
 
 docs: $(STAMPS)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+build: $(STAMPS)/test
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
+# Without constraints.txt, which pins what vLLM does not take: users have none either.
+check-extras: $(STAMPS)/venv
+	rm -rf build/empty && $(PYTHON) -m venv build/empty
+	@for extra in $$($(BIN)/python -c 'import tomllib; \
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"])'); do \
+	  echo "$$extra"; \
+	  $(PIP) --python build/empty/bin/python install --quiet --dry-run ".[$$extra]" || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
