@@ -496,6 +496,37 @@ def test_what_a_function_raises_stops_and_names_it() -> None:
 # -- failures
 
 
+class Verifies(Guess):
+    """Finds out what it is worth when it is asked, which may fail, as with a verifier in a container."""
+
+    @property
+    def verdict(self) -> float:
+        """The reward."""
+        if self.word == "elm":
+            raise TimeoutError("the verifier did not end")
+
+        return 1.0
+
+
+def test_an_environment_that_fails_when_it_is_asked_fails_alone() -> None:
+    """Its rollout is unscored, and the function is called anew with the others; what it raises itself stops."""
+    records: list[RolloutRecord] = []
+    sizes: list[int] = []
+
+    def verify(environments: Any, **_: Any) -> list[float]:
+        sizes.append(len(environments))
+        return [each.verdict for each in environments]
+
+    spec = mix(records, a=source_of("oak", "elm", "fir", factory=Verifies, functions=[ones, verify]))
+    rewards = rewards_of(spec, *(("a", play(spec, "a", task_index=index)) for index in range(3)))
+
+    assert [2.0, None, 2.0] == rewards
+    assert [3, 2] == sizes
+    assert (UnscoredReason.TOOL_ERROR, "verify() asked it, and it raised TimeoutError: the verifier did not end") == (
+        records[1].reason, records[1].error
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("fails", "call", "reward", "reason", "error"),
     [

@@ -14,6 +14,7 @@ from trl import GRPOConfig
 
 from multiors import MultiOpenRewardSpec, ORSSource, RolloutRecord, TRLSource, read_rollouts
 from multiors.errors import SessionError
+from tests.harbor import make_harbor_spec
 from tests.others import Fails, Guess, Judge, Oven, guess_rows, reward_of
 from tests.scripted import (
     ConcurrentScriptedTrainer,
@@ -159,3 +160,33 @@ def test_async_tools_and_rewards_train(tiny_policy: Path, tmp_path: Path) -> Non
     assert {("bake", "guessed oak"), ("bake", "guessed elm")} == {
         (step.tool, step.output) for record in records for step in record.steps
     }
+
+
+def test_harbor_tasks_train_beside_ors(echo_server: ServerHandle, tiny_policy: Path, tmp_path: Path) -> None:
+    """TRL's own HarborSpec on a folder of tasks, with its rows, its loop and its reward; the sandbox is a folder here.
+
+    One verifier fails, and its rollouts are unscored.
+    """
+    records: list[RolloutRecord] = []
+    harbor = make_harbor_spec(tmp_path / "suite", {"broken": "", "one": "4", "two": "6"})
+    spec = MultiOpenRewardSpec(
+        {"harbor": harbor, "echo": ORSSource(echo_server.url)}, on_rollouts=records.extend, num_slots=6
+    )
+
+    def script(conversation: str, row: int) -> str:
+        if "Answer " not in conversation:
+            return play_well(conversation, row)
+        if "<tool_response>" in conversation:
+            return "done"
+        right = "4" if "Answer one" in conversation else "6"
+        return call("bash", command=f"printf {right if row % 2 else 0} > answer.txt; cat answer.txt")
+
+    train(spec, tiny_policy, make_arguments(spec, tmp_path / "out", **SHAPE | {"max_steps": -1}), script=script)
+    played = [record for record in records if record.source == "harbor"]
+
+    assert {("broken", None), ("one", 0.0), ("one", 1.0), ("two", 0.0), ("two", 1.0)} == {
+        (("broken", "one", "two")[record.task_index or 0], record.reward) for record in played
+    }
+    assert {"tool_error"} == {record.reason for record in played if record.task_index == 0}
+    assert {"0", "4", "6"} == {step.output for record in played for step in record.steps if record.task_index}
+    assert all(record.reward is not None for record in records if record.source == "echo")

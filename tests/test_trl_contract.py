@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from trl.trainer.utils import RepeatSampler, get_callable_name, is_async_callabl
 from multiors.ors.source import ORSSource
 from multiors.training.columns import AsyncRewardColumn, RewardColumn
 from multiors.training.concurrent import find_changed_methods
+from tests.harbor import make_harbor_spec
 
 
 def test_openreward_spec_takes_the_arguments_that_a_source_takes() -> None:
@@ -41,11 +43,19 @@ def test_openreward_spec_keeps_its_options_where_they_are_read() -> None:
     assert [name for name in names if not hasattr(spec, name)] == [], "TRL renamed options of OpenRewardSpec"
 
 
-def test_openreward_environments_do_not_score_themselves() -> None:
-    """With `get_reward` on TRL's adapter, a spec taken by its slots would count every reward twice (TRL#6354)."""
-    from trl.experimental.openreward.environment import _RolloutEnvironment
+def test_harbor_spec_has_the_slots_and_rows_of_a_source(tmp_path: Path) -> None:
+    """training/others takes it by its slots, and tests/harbor.py replaces what needs a container."""
+    from trl.experimental.harbor import HarborEnv
 
-    assert not hasattr(_RolloutEnvironment, "get_reward"), "TRL's adapter owns its reward now: see training/slots.py"
+    spec = make_harbor_spec(tmp_path, {"one": "4"})
+    (row,) = spec.train_dataset
+    hooks = [name for name in ("_start", "_exec", "_verify", "_stop", "_run") if name not in vars(HarborEnv)]
+
+    assert [] == hooks, "TRL's HarborEnv does its work elsewhere"
+    assert ["prompt", "task_dir", "task_index"] == list(row)[:3]
+    assert [{"role": "user", "content": ""}] == row["prompt"]
+    assert callable(spec.environment_factory)
+    assert callable(spec.reward_funcs)
 
 
 @pytest.mark.parametrize(

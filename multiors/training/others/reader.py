@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from traceback import walk_tb
 from typing import Any
 
 from multiors.errors import ConfigError, RewardError
@@ -25,7 +26,11 @@ __all__ = ["OtherReader"]
 logger = logging.getLogger("multiors.training")
 
 _OF_THE_MIX = {*COLUMNS, "avg_reward", "tasks"}
-_OF_THE_ROWS = {"prompt", "completion", "completion_ids"}  # TRL does not repeat these (TRL 1.16, _calculate_rewards).
+# Columns that TRL does not pass on, or whose place it takes (TRL 1.16, GRPOTrainer._calculate_rewards).
+_NO_COLUMNS = {
+    *("prompt", "completion", "completion_ids", "prompts", "completions"),
+    *("environments", "trainer_state", "log_extra", "log_metric"),
+}
 _GET_REWARD = "get_reward"
 
 Scoring = Generator[Any, Any, list[Reading]]
@@ -84,29 +89,52 @@ class OtherReader:
     def _score(
         self, environments: Sequence[Any], reward: SourceReward, truncated: Sequence[bool], arguments: Mapping[str, Any]
     ) -> Scoring:
-        played = [row for row, environment in enumerate(environments) if environment._failure is None]
-        given = self._choose_arguments(environments, played, arguments)
-        values_F: dict[str, list[float | None]] = {}
+        values: dict[str, dict[int, float | None]] = {}
 
-        for part in self._functions if played else ():
-            with naming(part.name, self._label):
-                returned = yield part.function(**given)
+        for part in self._functions:
+            values[part.name] = yield from self._call(part, environments, arguments)
 
-            values_F[part.name] = check_values(returned, source=self._label, part=part, num_rollouts=len(played))
+        if self._asks_environment:
+            values[_GET_REWARD] = own = {}
+            for row in _find_played(environments):
+                own[row] = yield from self._ask(environments[row])
 
-        if self._asks_environment and played:
-            own = []
-            for row in played:
-                own.append((yield from self._ask(environments[row])))
+            self._remark_twice(values)
 
-            self._remark_twice(values_F, own)
-            values_F[_GET_REWARD] = own
-
-        by_row = {row: {name: values[at] for name, values in values_F.items()} for at, row in enumerate(played)}
         return [
-            self._conclude(environment, by_row.get(row, {}), reward, is_truncated=truncated[row])
+            self._conclude(
+                environment,
+                {name: by_row.get(row) for name, by_row in values.items()},
+                reward,
+                is_truncated=truncated[row],
+            )
             for row, environment in enumerate(environments)
         ]
+
+    def _call(
+        self, part: RewardPart, environments: Sequence[Any], arguments: Mapping[str, Any]
+    ) -> Generator[Any, Any, dict[int, float | None]]:
+        """What a function says of each rollout that was played, by row.
+
+        Where an environment of the user's raises while the function looks at it, as where it computes its reward only
+        then, it is that rollout that has failed, and the function is called anew without it.
+        """
+        while played := _find_played(environments):
+            try:
+                with naming(part.name, self._label):
+                    returned = yield part.function(**self._choose_arguments(environments, played, arguments))
+            except Exception as error:
+                failed = _find_raising(error, [environments[row] for row in played])
+                if failed is None:
+                    raise
+                what = one_line(f"{part.name}() asked it, and it raised {type(error).__name__}: {error}")
+                failed._fail(UnscoredReason.TOOL_ERROR, what)
+                continue
+
+            values = check_values(returned, source=self._label, part=part, num_rollouts=len(played))
+            return dict(zip(played, values, strict=True))
+
+        return {}
 
     def _ask(self, environment: PlayedEnvironment) -> Generator[Any, Any, float | None]:
         """What an environment says it is worth. None: nothing, or it failed."""
@@ -167,7 +195,7 @@ class OtherReader:
 
         for row in played:
             for name, value in environments[row]._row.items():
-                if name not in _OF_THE_ROWS and name not in _OF_TRL:
+                if name not in _NO_COLUMNS:
                     own.setdefault(name, []).append(value)
 
         chosen |= own | {"environments": [self.show(environments[row]) for row in played]}
@@ -195,9 +223,10 @@ class OtherReader:
 
         return log_played
 
-    def _remark_twice(self, values_F: Mapping[str, Sequence[float | None]], own: Sequence[float | None]) -> None:
+    def _remark_twice(self, values: Mapping[str, Mapping[int, float | None]]) -> None:
         """Warn of a function that returns what the environments say of themselves: the trainer is given the sum."""
-        twice = [name for name, values in values_F.items() if list(values) == list(own) and any(own)]
+        own = values[_GET_REWARD]
+        twice = [part.name for part in self._functions if values[part.name] == own and any(own.values())]
 
         if twice and not self._has_reported:
             self._has_reported = True
@@ -209,14 +238,22 @@ class OtherReader:
             )
 
 
-_OF_TRL = {"prompts", "completions", "environments", "trainer_state", "log_extra", "log_metric"}
-
-
 def _get_reward() -> None:
     """Stands for an environment's own reward where a function is named."""
 
 
 _OWN_REWARD = RewardPart(_get_reward, name=_GET_REWARD)
+
+
+def _find_played(environments: Sequence[PlayedEnvironment]) -> list[int]:
+    """The rollouts in which the environment has not failed."""
+    return [row for row, environment in enumerate(environments) if environment._failure is None]
+
+
+def _find_raising(error: Exception, environments: Sequence[PlayedEnvironment]) -> PlayedEnvironment | None:
+    """The environment in whose own code an exception was raised. None: it was raised elsewhere."""
+    receivers = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
+    return next((each for each in environments if any(each._own is receiver for receiver in receivers)), None)
 
 
 def _run(scoring: Scoring) -> list[Reading]:
