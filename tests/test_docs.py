@@ -37,6 +37,7 @@ from multiors import (
     ORSSource,
     RewardPart,
     SourceReward,
+    TRLSource,
     UnscoredReason,
 )
 from multiors.checks.findings import LEVELS, SUBJECTS
@@ -45,6 +46,7 @@ from multiors.config import (
     CircuitBreakerConfig,
     EvaluationConfig,
     ModelConfig,
+    OtherSourceConfig,
     PartConfig,
     RewardConfig,
     RunConfig,
@@ -427,6 +429,15 @@ def test_the_arguments_of_a_source_are_listed() -> None:
     assert expected == [(row[0].strip("`"), row[1]) for row in read_tables("docs/sources.md", "Arguments")]
 
 
+def test_the_arguments_of_another_environment_are_listed() -> None:
+    """other-environments.md lists the arguments of TRLSource, each with its default."""
+    expected = [(f"`{p.name}`", f"`{p.default!r}`") for p in inspect.signature(TRLSource).parameters.values()]
+
+    assert expected == [
+        (row[0], row[1]) for row in read_tables("docs/other-environments.md", "Environments that are not ORS")
+    ]
+
+
 def test_the_reasons_are_listed_in_both_places() -> None:
     """concepts.md and rewards.md name the eight reasons."""
     expected = [reason.value for reason in UnscoredReason]
@@ -490,6 +501,7 @@ def test_what_a_check_looks_at_is_listed() -> None:
         ("A model", ModelConfig),
         ("Evaluation", EvaluationConfig),
         ("A source", SourceConfig),
+        ("An environment that is no ORS server", OtherSourceConfig),
         ("Circuit breaker", CircuitBreakerConfig),
         ("A reward", RewardConfig),
         ("A part", PartConfig),
