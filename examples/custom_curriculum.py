@@ -1,13 +1,16 @@
 """A curriculum of your own: more of whatever was solved least in its last batch.
 
-python custom_curriculum.py --model Qwen/Qwen3-4B --source sort=http://127.0.0.1:8001 --source echo=http://127.0.0.1:8002
+Serve the environments, and train on them:
+
+    multiors serve quickstart
+    python examples/custom_curriculum.py --model Qwen/Qwen3-4B
 """
 
 import argparse
 
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, TrlParser
 
-from multiors import MultiOpenRewardSpec, ORSSource
+from multiors import ConcurrentGRPOTrainer, MultiOpenRewardSpec, ORSSource
 from multiors.mixing.curricula import Curriculum, fit_box
 
 
@@ -27,21 +30,25 @@ class LeastSolved(Curriculum):
         return fit_box(preferences, reference, lowest=0.5, highest=2.0)
 
 
+def parse_flags():
+    """Every flag, and those fields of `GRPOConfig` among them that are not as TRL leaves them."""
+    parser = TrlParser(GRPOConfig, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    untouched = vars(parser.parse_args([]))
+    parser.add_argument("--model", default="Qwen/Qwen3-4B")
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the server")
+    parser.set_defaults(num_generations=8, per_device_train_batch_size=8, gradient_accumulation_steps=4, max_steps=200)
+    parser.set_defaults(output_dir="least-solved", logging_steps=1, report_to="none")
+    flags = vars(parser.parse_args())
+    return flags, {name: value for name, value in flags.items() if value != untouched.get(name, value)}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--source", required=True, action="append", metavar="NAME=URL")
-    parser.add_argument("--max-steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--cpu", action="store_true")
-    options = parser.parse_args()
-    urls = dict(each.split("=", 1) for each in options.source)
-    with MultiOpenRewardSpec({name: ORSSource(url) for name, url in urls.items()}, curriculum=LeastSolved()) as spec:
-        fields = {"max_steps": options.max_steps, "per_device_train_batch_size": options.batch, "num_generations": 4}
-        fields |= {"output_dir": "least-solved", "report_to": "none", "logging_steps": 1}
-        fields |= {"use_cpu": True, "bf16": False} if options.cpu else {}
-        trainer = GRPOTrainer(
-            model=options.model,
+    flags, fields = parse_flags()
+    sources = {name: ORSSource(flags["url"], env_name=name) for name in ("recycling", "teahouse")}
+
+    with MultiOpenRewardSpec(sources, curriculum=LeastSolved()) as spec:
+        trainer = ConcurrentGRPOTrainer(
+            model=flags["model"],
             args=GRPOConfig(**spec.training_arguments(**fields)),
             train_dataset=spec.train_dataset,
             environment_factory=spec.environment_factory,
