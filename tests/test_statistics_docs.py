@@ -72,7 +72,19 @@ def single_lines() -> Iterator[str]:
                 yield f"| {' | '.join([*where, *coverages, by_chance])} |"
 
 
-LINES = (score_lines, verdict_lines, run_lines, rate_lines, single_lines)
+def few_lines() -> Iterator[str]:
+    """The rows of the table of macro scores over few tasks."""
+    found = read_results()["few"]
+
+    for name in dict.fromkeys(name.rpartition(", ")[0] for name in found):
+        cells = [
+            f"{show_coverage(each)} | {each['mean_width']:.3f}"
+            for each in (found[f"{name}, ours"], found[f"{name}, Satterthwaite's t"])
+        ]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+LINES = (score_lines, few_lines, verdict_lines, run_lines, rate_lines, single_lines)
 
 
 @pytest.mark.parametrize("lines", LINES)
