@@ -1,4 +1,4 @@
-"""Training in more than one process, and what is left when a process ends: of sessions, nothing.
+"""Training in two and in four processes, and what is left when a process ends: of sessions, nothing.
 
 The runs are `tests/small_run.py`, in processes of their own.
 """
@@ -25,7 +25,8 @@ from tests.small_run import Options, run
 pytestmark = pytest.mark.timeout(300)
 DEADLINE_S = 120.0
 STEPS = 3
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node")
+TORCHRUN = (*LAUNCHER, "2")
 
 
 def start(options: Options, *launcher: str) -> subprocess.Popen[str]:
@@ -42,58 +43,81 @@ def finish(process: subprocess.Popen[str]) -> str:
         process.kill()
 
 
-# -- two processes
+# -- two and four processes
 
 
 class Runs(NamedTuple):
-    """What one run with two processes saw, and one with a single process."""
+    """What one run with several processes saw, and one with a single process."""
 
     ranks: list[dict[str, Any]]
     single: dict[str, Any]
     counts: list[Counts]
-    """Of the two servers, after the run with two processes."""
+    """Of the two servers, after the run with several processes."""
 
     log: Path
-    """Folder of the rollout log of the run with two processes."""
+    """Folder of the rollout log of the run with several processes."""
 
 
 @pytest.fixture(scope="module")
-def runs(
-    mixed_server: ServerHandle, echo_server: ServerHandle, tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Runs:
-    """The same global batch of four prompts twice: two processes with two each, and one process with all."""
-    sources: dict[str, list[Any]] = {
+def sources(mixed_server: ServerHandle, echo_server: ServerHandle) -> dict[str, list[Any]]:
+    """Three environments on two servers."""
+    return {
         "sort": [mixed_server.url, "sorting", 2.0],
         "heat": [mixed_server.url, "thermostat", 1.0],
         "echo": [echo_server.url, "echo", 1.0],
     }
-    folders = [tmp_path_factory.mktemp(name) for name in ("two", "one")]
-    both, alone = (
-        Options(
-            policy=str(tiny_policy),
-            folder=str(folder),
-            runs=[sources],
-            fields={"max_steps": STEPS, "num_generations": 2, "per_device_train_batch_size": size},
-            rollout_log=str(folder / "rollouts"),
-        )
-        for folder, size in zip(folders, (4, 8), strict=True)
+
+
+def make_options(policy: Path, folder: Path, sources: dict[str, list[Any]], num_processes: int) -> Options:
+    """A run with a global batch of four prompts, on so many processes."""
+    return Options(
+        policy=str(policy),
+        folder=str(folder),
+        runs=[sources],
+        fields={"max_steps": STEPS, "num_generations": 2, "per_device_train_batch_size": 8 // num_processes},
+        rollout_log=str(folder / "rollouts"),
     )
-    process = start(both, *TORCHRUN)
+
+
+@pytest.fixture(scope="module")
+def single(
+    sources: dict[str, list[Any]], tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """What a single process sees."""
+    return run(make_options(tiny_policy, tmp_path_factory.mktemp("one"), sources, 1), sources)
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["two", "four"])
+def runs(
+    request: pytest.FixtureRequest,
+    sources: dict[str, list[Any]],
+    single: dict[str, Any],
+    mixed_server: ServerHandle,
+    echo_server: ServerHandle,
+    tiny_policy: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Runs:
+    """The same global batch in several processes: each has one or two of the four prompts."""
+    num_processes: int = request.param
+    options = make_options(tiny_policy, tmp_path_factory.mktemp("several"), sources, num_processes)
+    process = start(options, *LAUNCHER, str(num_processes))
     stderr = finish(process)
     assert process.returncode == 0, stderr
-    counts = [server.counts() for server in (mixed_server, echo_server)]
+    folder = Path(options.folder)
 
     return Runs(
-        [json.loads((folders[0] / f"rank-{rank}.json").read_text()) for rank in (0, 1)],
-        run(alone, sources),
-        counts,
-        folders[0] / "rollouts",
+        [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(num_processes)],
+        single,
+        [server.counts() for server in (mixed_server, echo_server)],
+        folder / "rollouts",
     )
 
 
 def test_the_processes_form_one_group(runs: Runs) -> None:
-    """The run really was two processes that exchange over gloo."""
-    assert [(2, "gloo", 2)] * 2 == [(r["world_size"], r["backend"], r["num_processes"]) for r in runs.ranks]
+    """The run really was several processes that exchange over gloo."""
+    size = len(runs.ranks)
+
+    assert [(size, "gloo", size)] * size == [(r["world_size"], r["backend"], r["num_processes"]) for r in runs.ranks]
     assert (1, None, 1) == (runs.single["world_size"], runs.single["backend"], runs.single["num_processes"])
 
 
@@ -102,14 +126,13 @@ def drawn(*seen: dict[str, Any]) -> Counter[tuple[int, str, int]]:
     return Counter((r["slot"], r["source"], r["task_index"]) for one in seen for r in one["records"])
 
 
-def test_two_processes_draw_what_one_draws(runs: Runs) -> None:
+def test_several_processes_draw_what_one_draws(runs: Runs) -> None:
     """Each slot is played by one group on one process, and which task it is does not depend on their number."""
-    slots = [{r["slot"] for r in rank["records"]} for rank in runs.ranks]
+    slots = [slot for rank in runs.ranks for slot in sorted({r["slot"] for r in rank["records"]})]
 
     assert drawn(runs.single) == drawn(*runs.ranks)
     assert {2} == set(drawn(*runs.ranks).values())
-    assert set() == slots[0] & slots[1]
-    assert set(range(4 * STEPS)) == slots[0] | slots[1]
+    assert list(range(4 * STEPS)) == sorted(slots)
 
 
 def test_shares_are_exact_over_the_processes(runs: Runs) -> None:
@@ -142,11 +165,25 @@ def test_metrics_are_exact_over_the_processes(runs: Runs) -> None:
         names = [name for name in entries[0] if name.startswith(("env/", "rewards/", "reward"))]
         return [{name: None if entry[name] is None else round(entry[name], 5) for name in names} for entry in entries]
 
-    both, alone = told(runs.ranks[0]), told(runs.single)
+    several, alone = told(runs.ranks[0]), told(runs.single)
 
-    assert {"env/sort/scored", "env/echo/share", "env/heat/unscored/no_tool_call", "reward_std"} <= set(both[0])
-    assert STEPS == len(both)
-    assert alone == both
+    assert {"env/sort/scored", "env/echo/share", "env/heat/unscored/no_tool_call", "reward_std"} <= set(several[0])
+    assert STEPS == len(several)
+    assert alone == several
+
+
+def test_several_processes_leave_no_session(runs: Runs) -> None:
+    """Each process closes what it opened."""
+    assert [{}, {}] == [counts.active for counts in runs.counts]
+
+
+def test_each_process_logs_its_own_rollouts(runs: Runs) -> None:
+    """The log has a file for each process, with exactly the rollouts that were played there."""
+    paths = [runs.log / f"rollouts-000001-rank{rank}.jsonl" for rank in range(len(runs.ranks))]
+    written = [[json.loads(json.dumps(record.to_json())) for record in read_rollouts(path)] for path in paths]
+
+    assert set(paths) == set(runs.log.iterdir())
+    assert [rank["records"] for rank in runs.ranks] == written
 
 
 def test_a_group_over_two_processes_has_one_prompt(tiny_policy: Path, tmp_path: Path) -> None:
@@ -177,20 +214,6 @@ def test_a_group_over_two_processes_has_one_prompt(tiny_policy: Path, tmp_path: 
     assert 0 < reasons["unreachable"] < 4 * STEPS
     assert [0.0] * STEPS == unmatched
     assert ({}, counts.opened) == (counts.active, counts.deleted)
-
-
-def test_two_processes_leave_no_session(runs: Runs) -> None:
-    """Each process closes what it opened."""
-    assert [{}, {}] == [counts.active for counts in runs.counts]
-
-
-def test_each_process_logs_its_own_rollouts(runs: Runs) -> None:
-    """The log has a file for each process, with exactly the rollouts that were played there."""
-    paths = [runs.log / f"rollouts-000001-rank{rank}.jsonl" for rank in (0, 1)]
-    written = [[json.loads(json.dumps(record.to_json())) for record in read_rollouts(path)] for path in paths]
-
-    assert set(paths) == set(runs.log.iterdir())
-    assert [rank["records"] for rank in runs.ranks] == written
 
 
 # -- a group in two processes
