@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from openreward.environments import ToolOutput, terminal, tool
 from pydantic import BaseModel
 
-from tests.servers.environments import SmallEnvironment, say
+from tests.servers.environments import Echo, SmallEnvironment, say
 
-__all__ = ["Crowd", "GradedTogether", "LongInTheMaking", "Together", "Unlucky"]
+__all__ = ["Crowd", "Fading", "GradedTogether", "LongInTheMaking", "Together", "Unlucky"]
 
 _DEADLINE_S = 60.0
 
@@ -118,3 +118,15 @@ class Unlucky(SmallEnvironment):
     def act(self) -> ToolOutput:
         """Act."""
         return say("acted", reward=1.0)
+
+
+class Fading(Echo):
+    """`Echo`, whose first sessions open; the others wait until the server is killed."""
+
+    NUM_SESSIONS: ClassVar[int] = 2
+    _num_sessions: ClassVar[int] = 0
+
+    async def setup(self) -> None:
+        Fading._num_sessions += 1
+        if Fading._num_sessions > self.NUM_SESSIONS:
+            await asyncio.Event().wait()
