@@ -144,19 +144,22 @@ def test_a_failure_can_end_the_training(tiny_policy: Path, tmp_path: Path) -> No
         train(spec, tiny_policy, args, script=lambda *_: "done")
 
 
-def test_async_tools_and_rewards_train(tiny_policy: Path, tmp_path: Path) -> None:
-    """TRL awaits the tools of a class, and the column awaits its reward."""
+def test_async_tools_and_rewards_train_and_are_evaluated(tiny_policy: Path, tmp_path: Path) -> None:
+    """TRL awaits the tools of a class, and the column awaits its reward; so it is in TRL's own evaluation."""
     records: list[RolloutRecord] = []
     source = TRLSource(train_dataset=guess_rows("oak"), environment_factory=Oven)
     spec = MultiOpenRewardSpec({"oven": source}, on_rollouts=records.extend, num_slots=2)
-    args = make_arguments(spec, tmp_path, per_device_train_batch_size=4, num_generations=2)
+    evaluating = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 2}
+    args = make_arguments(spec, tmp_path, per_device_train_batch_size=4, num_generations=2, **evaluating)
 
     def script(conversation: str, row: int) -> str:
         return "done" if "<tool_response>" in conversation else call("bake", word="oak" if row % 2 else "elm")
 
-    train(spec, tiny_policy, args, script=script)
+    trainer = train(spec, tiny_policy, args, script=script, eval_dataset=spec.eval_dataset)
 
-    assert [0.0, 1.0] * 2 == [record.reward for record in records]
+    assert [0.0, 1.0] * 3 == [record.reward for record in records]
+    assert [0, 0, 1, 1, None, None] == [record.slot for record in records]
+    assert [0.5] == logged(trainer, "eval_env/oven/reward")
     assert {("bake", "guessed oak"), ("bake", "guessed elm")} == {
         (step.tool, step.output) for record in records for step in record.steps
     }
