@@ -158,7 +158,7 @@ def draw(name: str, command: str, lines: Lines) -> None:
 def photograph(page: Path, path: Path) -> None:
     """The top of a page, in few colours."""
     with open_browser() as browser:
-        browser.open(page, width=1100, height=1000)
+        browser.open(page, width=1100, height=1150)
         shot = Image.open(BytesIO(browser.driver.get_screenshot_as_png()))
 
     shot.convert("RGB").quantize(64).save(path, optimize=True)
