@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from multiors.errors import ConfigError
 from multiors.numeric import parse_step_reward
 from multiors.records import StepRecord, UnscoredReason
-from multiors.rewards import Outcome, SourceReward, decide_outcome
+from multiors.rewards import Outcome, SourceReward, decide_outcome, decide_value
 from multiors.rewards.reduction import REDUCTIONS
 
 LOST, RAISED, REFUSED, BAD = (
@@ -311,3 +311,53 @@ def test_only_finite_numbers_are_step_rewards(value: Any, expected: tuple[float 
 
     assert expected == (number, is_bad)
     assert number is None or isinstance(number, float)
+
+
+# -- environments that say what they are worth at the end
+
+scores = st.lists(st.floats(-10, 10), max_size=4)
+
+
+@given(scores, st.lists(step_records, max_size=4), st.booleans(), st.booleans(), rules, st.sampled_from([LOST, BAD]))
+def test_a_failure_outweighs_what_is_said_at_the_end(
+    values: list[float], steps: list[StepRecord], finished: bool, truncated: bool, reward: SourceReward, failure: Any
+) -> None:
+    """Whatever was scored, and whatever giving up is worth: the rollout is unscored for that reason."""
+    found = decide_value(values, steps, failure=failure, finished=finished, truncated=truncated, reward=reward)
+
+    assert Outcome(None, failure) == found
+
+
+@given(scores, st.randoms(use_true_random=False))
+def test_the_sum_does_not_depend_on_the_order(values: list[float], random: Any) -> None:
+    """Not even its last bit; without any value there is no score."""
+    shuffled = random.sample(values, len(values))
+    one, other = (
+        decide_value(each, [], failure=None, finished=True, truncated=False, reward=PLAIN)
+        for each in (values, shuffled)
+    )
+
+    assert one == other
+    assert (None if not values else math.fsum(values)) == one.value
+    assert (UnscoredReason.NO_TOOL_CALL if not values else None) == one.reason
+
+
+@pytest.mark.parametrize(
+    ("values", "finished", "reward", "expected"),
+    [
+        ([0.5, 0.25], True, SourceReward(scale=2.0, offset=1.0, clip=(0.0, 2.0)), Outcome(2.0, None)),
+        ([3.0], True, SourceReward(range=(0.0, 1.0)), Outcome(None, BAD)),
+        ([1e308, 1e308], True, PLAIN, Outcome(None, BAD)),
+        ([1.0], False, SourceReward(unfinished=-1.0), Outcome(-1.0, None)),
+        ([], True, SourceReward(unscored=-2.0), Outcome(-2.0, None)),
+        ([], False, PLAIN, Outcome(None, UnscoredReason.TRUNCATED)),
+        ([], True, PLAIN, Outcome(None, UnscoredReason.NO_SCORE)),
+    ],
+)
+def test_what_is_said_at_the_end_is_judged_like_any_outcome(
+    values: list[float], finished: bool, reward: SourceReward, expected: Outcome
+) -> None:
+    """In the user's units, within the declared range, and with what giving up is worth."""
+    found = decide_value(values, [step()], failure=None, finished=finished, truncated=True, reward=reward)
+
+    assert expected == found
