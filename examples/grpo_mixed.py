@@ -1,4 +1,4 @@
-"""GRPO on a mix of ORS environments: TRL's `examples/scripts/openreward/seta.py`, with several targets and weights.
+r"""GRPO on a mix of ORS environments: TRL's `examples/scripts/openreward/seta.py`, with several targets and weights.
 
 Its flags mean the same here, and every other field of `GRPOConfig` is a flag too. A target is `NAME=TARGET`, where
 TARGET is a name of the openreward.ai catalog (needs `OPENREWARD_API_KEY`) or the URL of a server. A URL that ends with
