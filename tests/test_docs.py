@@ -352,6 +352,17 @@ def test_every_page_is_reached_from_the_first_one() -> None:
     assert {page.name for page in PAGES[1:]} - {"index.md"} == listed
 
 
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs/pictures").iterdir()), ids=_name)
+def test_pictures_are_small_and_ask_no_other_host(picture: Path) -> None:
+    """A picture is below 150 kB, is shown somewhere, and loads nothing when a page shows it."""
+    loaded = re.findall(rb"url\((?!#)|@import|<image|<script|/root/|/tmp/|/home/", picture.read_bytes())
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+    assert picture.stat().st_size < 150_000
+    assert picture.suffix == ".png" or [] == loaded
+    assert f"pictures/{picture.name})" in pages
+
+
 # -- the reference
 
 
