@@ -142,7 +142,7 @@ def train_run(config: RunConfig, *, resume: Resume = None, on_begin: Callable[[P
         trainer.save_model()
         last, steps = find_checkpoint(output), trainer.state.global_step
 
-    trainer.end()  # trackers, and the group of processes
+    trainer.accelerator.end_training()  # ends trackers, and the group of processes
     return Trained(output, last, steps, spec.summary(), evaluations, is_first)
 
 
