@@ -180,7 +180,7 @@ def test_one_class_in_two_sources_is_two_environments() -> None:
     one, other = play(spec, "a", RIGHT), play(spec, "b", RIGHT)
 
     assert type(one) is not type(other)
-    assert [1.0, 0.0] == rewards_of(spec, ("a", one), ("b", other))
+    assert [1.0, 0.0] == rewards_of(spec, ("a", one), ("b", other)) == spec.reward_funcs(environments=[one, other])
     with pytest.raises(RoutingError, match="rows of source 'b' were played in environments of another spec"):
         rewards_of(spec, ("b", one))
 
