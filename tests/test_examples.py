@@ -216,7 +216,7 @@ def test_each_environment_is_rewarded_by_its_own_rules(run_example: RunExample) 
         sum(each.source == name for each in records) for name in dict.fromkeys(r.source for r in records)
     ]
     assert [compose(each) for each in records] == [pytest.approx(each.reward) for each in records]
-    assert {None} == {each.reward for each in records if each.finished and each.outcome is None}
+    assert {None} >= {each.reward for each in records if each.finished and each.outcome is None}
     assert [] == find_lost(read_log(out))
 
 
