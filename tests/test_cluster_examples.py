@@ -27,7 +27,7 @@ from multiors.config import RunConfig, build_spec, load_run_file
 
 ROOT = Path(__file__).parents[1]
 ENGINES = sorted((ROOT / "examples/accelerate").glob("*.yaml"))
-RUN_FILES = sorted((ROOT / "examples/vllm").glob("*.yaml"))
+RUN_FILES = sorted((ROOT / "examples/with-vllm").glob("*.yaml"))
 PAGES = [*sorted((ROOT / "examples").glob("*/README.md")), ROOT / "docs/many-processes.md"]
 ROLLOUTS = 64
 """In a generation batch of each of the examples with vLLM."""
@@ -178,7 +178,7 @@ def run_script(name: str, *arguments: str, folder: Path) -> list[Call]:
         "SLURM_SUBMIT_DIR": str(ROOT),
         "SLURM_JOB_NODELIST": "nodes[1-3]",
     }
-    subprocess.run(["bash", f"examples/vllm/{name}", *arguments], env=environment, timeout=60, check=True)
+    subprocess.run(["bash", f"examples/with-vllm/{name}", *arguments], env=environment, timeout=60, check=True)
     return [Call(*json.loads(line)) for line in calls.read_text().splitlines()]
 
 

@@ -14,6 +14,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,15 @@ def test_every_example_is_in_the_table() -> None:
     )
 
     assert sorted(path.name for path in (*SCRIPTS, NOTEBOOK)) == sorted(named)
+
+
+def test_no_folder_beside_the_scripts_is_taken_for_a_package() -> None:
+    """Python looks there first, and TRL would take a folder named vllm for an installed vLLM."""
+    specs = [
+        PathFinder.find_spec(each.name, [str(EXAMPLES), *sys.path]) for each in EXAMPLES.iterdir() if each.is_dir()
+    ]
+
+    assert [] == [spec.name for spec in specs if spec is not None and spec.origin is None]
 
 
 # -- the notebook

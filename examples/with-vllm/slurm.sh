@@ -2,7 +2,7 @@
 # Three machines with eight GPUs each: the last one generates, the others train with DeepSpeed ZeRO-3.
 # What follows are options of `multiors train`; the environments' servers must be reachable from the training machines.
 #
-#   sbatch examples/vllm/slurm.sh --set sources.sort.target=http://environments:8001
+#   sbatch examples/with-vllm/slurm.sh --set sources.sort.target=http://environments:8001
 #
 #SBATCH --job-name=multiors
 #SBATCH --nodes=3
@@ -32,5 +32,5 @@ srun --nodes="${#trainers[@]}" --ntasks="${#trainers[@]}" --nodelist="$(IFS=, &&
   bash -c 'accelerate launch --config_file examples/accelerate/deepspeed_zero3.yaml \
     --num_machines "$MACHINES" --num_processes "$PROCESSES" --machine_rank "$SLURM_NODEID" \
     --main_process_ip "$MAIN" --main_process_port 29500 --rdzv_backend c10d \
-    -m multiors train examples/vllm/server.yaml --resume auto \
+    -m multiors train examples/with-vllm/server.yaml --resume auto \
     --vllm-server-base-url "$SERVER" --gradient-accumulation-steps 1 "$@"' bash "$@"

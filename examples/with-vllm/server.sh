@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One machine with four GPUs: two generate, two train. What follows are options of `multiors train`.
 #
-#   bash examples/vllm/server.sh --max-steps 500
+#   bash examples/with-vllm/server.sh --max-steps 500
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -12,4 +12,4 @@ trap 'kill "$server" 2> /dev/null || true' EXIT
 
 CUDA_VISIBLE_DEVICES=0,1 accelerate launch \
   --config_file examples/accelerate/deepspeed_zero2.yaml --num_processes 2 \
-  -m multiors train examples/vllm/server.yaml "$@"
+  -m multiors train examples/with-vllm/server.yaml "$@"
