@@ -141,7 +141,7 @@ def test_a_mistake_in_a_rollout_log_is_named(load: Load) -> None:
 
     assert [
         "- line 3: rollout_log.folder: String should have at least 1 character (got '')",
-        "- line 4: rollout_log.max_size: there is no such key here; the keys are folder, max_file_bytes, max_files",
+        "- line 4: rollout_log.max_size: there is no such key here; did you mean 'max_files'?",
     ] == str(caught.value).splitlines()[1:]
 
 
@@ -279,13 +279,14 @@ SOURCE = "sources:\n  a:\n    target: 'http://127.0.0.1:1'\n"
         ("sources:\n  a: {target: []}\n", r"line 2: sources\.a\.target: Value should have at least 1 item"),
         ("sources:\n  a: {target: [x, 7]}\n", r"line 2: sources\.a\.target\.1: Input should be a valid string"),
         (f"{SOURCE}    max_sessions: 0\n", r"line 4: sources\.a\.max_sessions: .* greater than or equal to 1"),
+        (f"{SOURCE}    wieght: 2\n", r"line 4: sources\.a\.wieght: there is no such key here; did you mean 'weight'\?"),
         (f"{SOURCE}    heft: 2\n", r"line 4: sources\.a\.heft: there is no such key here; the keys are target, "),
         ("sources: {gates: {target: x, a: 1}}\n", r"line 1: sources\.gates\.a: .*the keys are target, env_name"),
         (f"{SOURCE}steps: 2\n", "line 4: steps: there is no such key here; the keys are sources, weights"),
         ("sources: {parts: {target: x, a: 1}}\n", r"line 1: sources\.parts\.a: .*the keys are target, env_name"),
         (
             f"{SOURCE}    reward: {{part: []}}\n",
-            r"line 4: sources\.a\.reward\.part: .*the keys are weight, reduction, range",
+            r"line 4: sources\.a\.reward\.part: .*did you mean 'parts'\?",
         ),
         (
             f"{SOURCE}    reward: {{parts: [{{f: m:f, function: m:f}}]}}\n",

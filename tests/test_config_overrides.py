@@ -171,6 +171,15 @@ def test_mistakes_of_overrides_are_told_from_those_of_the_file(tmp_path: Path) -
     ] == starts
 
 
+def test_a_source_that_an_override_names_wrong_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    """What lacks is said, and which source may have been meant."""
+    path = tmp_path / "run.yaml"
+    path.write_text("sources: {recycling: {target: x}}\n")
+
+    with pytest.raises(ConfigError, match=r"has no source 'recyclin'; did you mean 'recycling'\?"):
+        load_run_file(path, [parse_override("sources.recyclin.weight=2")])
+
+
 def test_a_source_is_added_and_changed_by_overrides(tmp_path: Path) -> None:
     """What was loaded is what the file would be with the values in it."""
     path, other = tmp_path / "run.yaml", tmp_path / "other.yaml"

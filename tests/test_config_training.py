@@ -106,7 +106,7 @@ def test_a_wrong_field_of_the_trainer_is_named(tmp_path: Path, text: str, messag
         ("evaluation: {every_steps: 0}", "line 4: evaluation.every_steps: Input should be greater than or equal to 1"),
         (
             "evaluation: {tasks: 3}",
-            "line 4: evaluation.tasks: there is no such key here; the keys are every_steps, split",
+            "line 4: evaluation.tasks: there is no such key here; did you mean 'num_tasks'",
         ),
     ],
 )

@@ -143,7 +143,7 @@ def test_the_score_is_the_reward_or_the_outcome(write: Write) -> None:
 
     assert (0.75, None) == (reward.score.value, outcome.score.value)
     assert {UnscoredReason.NO_SCORE: NUM_TASKS} == outcome.unscored_by_reason
-    assert "outcome" == compare(run, run, value="outcome").value
+    assert "outcome" == compare(run, write("same", records=records), value="outcome").value
 
 
 def test_tasks_that_changed_are_no_pairs(write: Write) -> None:
@@ -207,8 +207,20 @@ def test_scores_that_were_made_in_two_ways_are_not_compared(write: Write, value:
     same = write("same", plan={"reward": {**reward, "parts": [["brevity", 0.1, False]]}})
 
     assert compare(before, same, value="outcome").macro.value == 0.0
-    with pytest.raises(ComparisonError, match=r"'before' and 'after' make its scores in different ways"):
+    with pytest.raises(
+        ComparisonError, match=r"'before' and 'after' make its scores in different ways: .*scale is 1.0 and 2.0\."
+    ):
         compare(before, after, value=value)
+
+
+def test_an_evaluation_is_not_compared_with_itself(write: Write, tmp_path: Path) -> None:
+    """It would look like two policies that are alike, also under another name or among several runs."""
+    run, other = write("run"), write("other")
+    (tmp_path / "link").symlink_to(run.folder)
+
+    for candidate in (run, str(tmp_path / "link"), [other, run]):
+        with pytest.raises(ComparisonError, match="is on both sides"):
+            compare(run, candidate)
 
 
 def test_one_evaluation_says_what_is_missing_and_what_failed(write: Write) -> None:

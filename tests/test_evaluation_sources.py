@@ -91,7 +91,11 @@ def test_what_is_no_ors_source_is_refused(zoo_server: ServerHandle) -> None:
     """Its name and the remedy are said, and so it is without any source."""
     from trl.experimental.openreward import OpenRewardSpec
 
-    with pytest.raises(ConfigError, match=r"source 'other' is no ORS environment, .*Leave it out: --source with"):
-        prepare({"other": OpenRewardSpec(zoo_server.url)})
+    with pytest.raises(
+        ConfigError, match=r"source 'other' is no ORS environment, .*\(--source s --source t; in Python"
+    ):
+        prepare(
+            {"s": ORSSource(zoo_server.url), "other": OpenRewardSpec(zoo_server.url), "t": ORSSource(zoo_server.url)}
+        )
     with pytest.raises(ConfigError, match="at least one source"):
         prepare({})

@@ -169,7 +169,7 @@ def test_a_session_that_cannot_be_closed_is_reported(caplog: pytest.LogCaptureFi
             environment._close()
         paths = server.counts().paths
 
-    assert [f"A session of {server.url} could not be closed"] == [
+    assert [f"1 of the sessions of {server.url} could not be closed"] == [
         record.getMessage().partition(" (")[0] for record in caplog.records if record.name == "multiors.ors"
     ]
     assert sid not in caplog.text

@@ -167,9 +167,16 @@ def _say_how_to_go_on(config: RunConfig) -> None:
     output = find_output(config)
     checkpoint = find_checkpoint(output)
 
-    if checkpoint is not None and os.environ.get("RANK", "0") == "0":
-        command = shlex.join(["multiors", "train", str(output / RUN_FILE), "--resume"])
-        print(f"{checkpoint} is kept; to go on from it: {command}", file=sys.stderr)
+    if os.environ.get("RANK", "0") != "0":
+        return
+
+    command = ["multiors", "train", str(output / RUN_FILE)]
+    print(file=sys.stderr)  # a progress bar may stand there
+
+    if checkpoint is None:
+        print("nothing was saved before the first checkpoint; the same command begins anew", file=sys.stderr)
+    else:
+        print(f"{checkpoint} is kept; to go on from it: {shlex.join([*command, '--resume'])}", file=sys.stderr)
 
 
 def _print_result(config: RunConfig, trained: Trained, *, as_json: bool) -> None:

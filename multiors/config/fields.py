@@ -24,6 +24,7 @@ __all__ = [
     "list_fields",
     "make_adapter_model",
     "make_training_model",
+    "suggest",
 ]
 
 Kind: TypeAlias = Literal["switch", "text", "other"]
@@ -93,7 +94,7 @@ def describe_unknown_field(name: str) -> str:
     if name in ELSEWHERE:
         return f"this does not stand here: {ELSEWHERE[name]}"
 
-    return f"GRPOConfig has no field of this name{_hint(name, list_fields())}"
+    return f"GRPOConfig has no field of this name{suggest(name, list_fields())}"
 
 
 def describe_unknown_adapter_field(name: str) -> str:
@@ -101,11 +102,12 @@ def describe_unknown_adapter_field(name: str) -> str:
     if name in _SET_BY_PEFT:
         return "this does not stand here: peft sets it itself"
 
-    return f"LoraConfig has no field of this name that YAML can hold{_hint(name, make_adapter_model().model_fields)}"
+    return f"LoraConfig has no field of this name that YAML can hold{suggest(name, make_adapter_model().model_fields)}"
 
 
-def _hint(name: str, fields: Collection[str]) -> str:
-    near = get_close_matches(name, fields, n=3)
+def suggest(name: str, names: Collection[str]) -> str:
+    """The end of a sentence that says which of the names somebody may have meant; empty if none is near."""
+    near = get_close_matches(name, names, n=3)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 

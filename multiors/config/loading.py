@@ -6,7 +6,7 @@ Every mistake is named with its key path, and its line or the override that it c
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from multiors.config.fields import (
     has_peft,
     make_adapter_model,
     make_training_model,
+    suggest,
 )
 from multiors.config.models import (
     CircuitBreakerConfig,
@@ -93,7 +94,10 @@ def load_run_file(path: Path, overrides: Sequence[Override] = ()) -> RunConfig:
     try:
         config = RunConfig.model_validate(values)
     except ValidationError as error:
-        mistakes += [_Mistake(drop_tag(each["loc"]), _describe_mistake(each)) for each in error.errors()]
+        mistakes += [
+            _Mistake(drop_tag(each["loc"]), f"{_describe_mistake(each)}{_describe_new_source(each['loc'], written)}")
+            for each in error.errors()
+        ]
 
     if mistakes or config is None:
         raise ConfigError(_describe(_Read(path, node, values, overrides), mistakes))
@@ -155,7 +159,9 @@ def _describe_field(name: str | int, mistakes: Sequence[ErrorDetails], describe_
 def _describe_mistake(mistake: ErrorDetails) -> str:
     # Of an unknown key the value is not shown: it may be the secret that someone put here.
     if mistake["type"] == "extra_forbidden":
-        return f"there is no such key here; the keys are {_list_keys(mistake['loc'][:-1])}"
+        keys = _list_keys(mistake["loc"][:-1])
+        near = suggest(str(mistake["loc"][-1]), keys)
+        return "there is no such key here" + (near or f"; the keys are {', '.join(keys)}")
 
     message = mistake["msg"].removeprefix("Value error, ")
     value = mistake["input"]
@@ -169,22 +175,32 @@ def _describe_mistake(mistake: ErrorDetails) -> str:
     return f"{message} (got {value!r})" if shows_value else message
 
 
-def _list_keys(location: Sequence[str | int]) -> str:
+def _describe_new_source(location: Sequence[str | int], written: Mapping[str, Any]) -> str:
+    """What to add where an override made a source that the file has not: another one was meant, perhaps."""
+    sources = written.get("sources")
+
+    if location[:1] != ("sources",) or len(location) < 2 or not isinstance(sources, dict) or location[1] in sources:
+        return ""
+
+    return f". The file has no source {location[1]!r}{suggest(str(location[1]), list(map(str, sources)))}"
+
+
+def _list_keys(location: Sequence[str | int]) -> list[str]:
     """The keys that may stand at a place of the run file: its depth says which, since sources may have any name.
 
     Behind a source's name stands which kind of source it is.
     """
     if location[:1] == ("curriculum",) or location[3:4] == ("task_curriculum",):
-        return ", ".join(CURRICULUM_KEYS[str(location[-1])])
+        return list(CURRICULUM_KEYS[str(location[-1])])
 
     if not location:
-        return ", ".join(RunConfig.model_fields)
+        return list(RunConfig.model_fields)
 
     if location[0] != "sources":
-        return ", ".join(_TOP[str(location[0])].model_fields)
+        return list(_TOP[str(location[0])].model_fields)
 
     model = find_source_model(location[2]) if len(location) == 3 else _IN_SOURCES[len(location)]
-    return ", ".join(model.model_fields)
+    return list(model.model_fields)
 
 
 def _describe(text: _Read, mistakes: Sequence[_Mistake]) -> str:

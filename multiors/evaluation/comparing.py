@@ -64,7 +64,7 @@ def summarize(arm: Arm, *, value: Value = "reward", success_at: float | None = N
     """
     read = _read(arm)
     result = _add_details(summarize_arm(read.list_scores(value), success_at=success_at), read, value)
-    return replace(result, remarks=(*_describe_rest(read), *_describe_failures(read)))
+    return replace(result, remarks=(*_describe_rest(read), *_describe_failures(read), *result.remarks))
 
 
 def compare(
@@ -90,6 +90,7 @@ def compare(
         ComparisonError: They cannot be compared.
     """
     arms = [_read(arm, name) for arm, name in zip((reference, candidate), names or (None, None), strict=True)]
+    _check_apart(*(arm.runs for arm in arms))
     _check_rewards([run for arm in arms for run in arm.runs], value)
     changed = _find_changed_tasks([run for arm in arms for run in arm.runs])
     scores = [[_leave_out(each, changed) for each in arm.list_scores(value)] for arm in arms]
@@ -141,6 +142,18 @@ def _name_arm(arm: Arm, runs: Sequence[EvaluationRun]) -> str:
     return ", ".join(run.name for run in runs)
 
 
+def _check_apart(reference: Sequence[EvaluationRun], candidate: Sequence[EvaluationRun]) -> None:
+    """An evaluation is neither better nor worse than itself, and a name that was typed wrong would look like that."""
+    folders = {run.folder.resolve() for run in reference}
+
+    for run in candidate:
+        if run.folder.resolve() in folders:
+            raise ComparisonError(
+                f"the evaluation {str(run.folder)!r} is on both sides: it would be compared with itself. Pass another "
+                f"folder."
+            )
+
+
 def _check_rewards(runs: Sequence[EvaluationRun], value: Value) -> None:
     """Scores that were made in two ways say nothing about two policies."""
     made: dict[str, tuple[str, Any]] = {}
@@ -153,10 +166,19 @@ def _check_rewards(runs: Sequence[EvaluationRun], value: Value) -> None:
 
                 if before != how:
                     raise ComparisonError(
-                        f"source {source!r}: {other!r} and {run.name!r} make its scores in different ways: {before}, "
-                        f"and {how}. Evaluate both with one run file; where only the parts of the reward differ, "
-                        f"`--score outcome` compares without them."
+                        f"source {source!r}: {other!r} and {run.name!r} make its scores in different ways: "
+                        f"{', '.join(_list_differences(before, how))}. Evaluate both with one run file; where only the "
+                        f"parts of the reward differ, `--score outcome` compares without them."
                     )
+
+
+def _list_differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """The settings that are not the same, each with both values."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in before | after:
+            yield from _list_differences(before.get(key), after.get(key), f"{path}.{key}" if path else key)
+    elif before != after:
+        yield f"{path or 'the reward'} is {json.dumps(before)} and {json.dumps(after)}"
 
 
 def _find_changed_tasks(runs: Sequence[EvaluationRun]) -> dict[str, set[int]]:

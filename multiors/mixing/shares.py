@@ -77,7 +77,7 @@ def _find_weight(name: str, weights: Mapping[str, object]) -> float:
     if name not in weights:
         raise ConfigError(
             f"source {name!r}: it has no weight, but {list(weights)} have; weights are given for every source or for "
-            f"none. Give it a weight, or remove the others."
+            f"none. Give it one too, as with weights={{...}} for all of them, or remove the others."
         )
     weight = weights[name]
     if not (is_number(weight) and float(weight) > 0):

@@ -233,7 +233,7 @@ def _tabulate_scores(arm: ArmResult) -> Table:
             say_number(each.score.value),
             say_between(each.score.low, each.score.high),
             say_fraction(each.scored_fraction),
-            f"{each.num_tasks:,}",
+            _say_tasks(each) if arm.num_runs == 1 else f"{each.num_tasks:,}",
             f"{each.num_episodes:,}",
         )
         for name, each in arm.sources.items()
@@ -243,6 +243,12 @@ def _tabulate_scores(arm: ArmResult) -> Table:
     macro = (say_number(arm.macro.value), say_between(arm.macro.low, arm.macro.high))
     rows.append(("overall", *macro, say_fraction(_scored_fraction(arm)), f"{tasks:,}", f"{episodes:,}"))
     return Table("Scores", ("environment", "mean", "95 % interval", "scored", "tasks", "episodes"), tuple(rows))
+
+
+def _say_tasks(result: SourceResult) -> str:
+    """How many were played, and of how many of them the mean is, where that is not all."""
+    scored = result.score.num_units
+    return f"{result.num_tasks:,}" if scored == result.num_tasks else f"{scored:,} of {result.num_tasks:,}"
 
 
 # -- what both have

@@ -66,20 +66,23 @@ def prepare_evaluation(
     if not sources:
         raise ConfigError("an evaluation needs at least one source. Pass a spec, or {'name': ORSSource(...), ...}.")
 
-    twins = {name: _copy(name, source, split) for name, source in sources.items()}
+    _check_playable(sources)
+    twins = {name: source.evaluated(name, split=split) for name, source in sources.items()}
     prepare_sources(list(twins.values()))
     note_model([twin.identity for twin in twins.values()], sees_images=sees_images)
     return {name: _prepare(name, twin, num_tasks=num_tasks, seed=seed) for name, twin in twins.items()}
 
 
-def _copy(name: str, source: Any, split: str | None) -> ORSSource:
-    if not isinstance(source, ORSSource):
-        raise ConfigError(
-            f"source {name!r} is no ORS environment, and only a trainer plays such a one. Leave it out: --source with "
-            f"the names of the others, or a mapping of these. TRL's evaluation plays it: spec.eval_dataset."
-        )
+def _check_playable(sources: Mapping[str, Any]) -> None:
+    others = [name for name, source in sources.items() if not isinstance(source, ORSSource)]
+    rest = [name for name in sources if name not in others]
 
-    return source.evaluated(name, split=split)
+    if others:
+        listed = " ".join(f"--source {name}" for name in rest) or "it has none"
+        raise ConfigError(
+            f"source {others[0]!r} is no ORS environment, and only a trainer plays such a one. Evaluate the others "
+            f"of the mix ({listed}; in Python a mapping of them). In training, spec.eval_dataset has this one too."
+        )
 
 
 def _prepare(name: str, source: ORSSource, *, num_tasks: int | None, seed: int) -> EvaluatedSource:

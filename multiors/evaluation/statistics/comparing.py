@@ -282,7 +282,12 @@ def _summarize(runs: Sequence[RunScores], scales: Mapping[str, Scale], success_a
         values = {name: _average_runs(runs, name) for name in weights}
         macro = estimate_values(_weigh(values, macro_scale))
 
-    return ArmResult(name=runs[0].name, policy={}, num_runs=len(runs), sources=sources, macro=macro)
+    said = describe_scales(
+        {name: scales[name] for name, weight in weights.items() if weight}, is_normalized=macro_scale.is_normalized
+    )
+    return ArmResult(
+        name=runs[0].name, policy={}, num_runs=len(runs), sources=sources, macro=macro, remarks=tuple(said)
+    )
 
 
 def _summarize_source(

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
@@ -75,6 +76,8 @@ class Runtime:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._open: set[Closable] = set()
         self._pending: set[Future[None]] = set()
+        self.num_unclosed: Counter[str] = Counter()
+        """Sessions that could not be closed, by the address of their server."""
 
     @property
     def num_open_sessions(self) -> int:

@@ -409,8 +409,13 @@ async def _close(runtime: Runtime, session: _Session) -> None:
         session.close_error = SessionError(f"not closed within {_CLOSE_TIMEOUT_S:g} s")
 
     if session.close_error is not None and session.sid is not None:
-        logger.warning(
-            "A session of %s could not be closed (%s); its server drops it when it expires.",
-            session.base_url,
-            type(session.close_error).__name__,
-        )
+        runtime.num_unclosed[session.base_url] += 1
+        number = runtime.num_unclosed[session.base_url]
+
+        if number & (number - 1) == 0:  # the first, second, fourth, ...: a server that died with many says it seldom
+            logger.warning(
+                "%d of the sessions of %s could not be closed (%s); the server drops them when they expire.",
+                number,
+                session.base_url,
+                type(session.close_error).__name__,
+            )
