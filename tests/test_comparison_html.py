@@ -256,8 +256,8 @@ def test_a_page_of_huge_episodes_stays_small(tmp_path: Path) -> None:
     records = [
         make_episode("sort", task, 0, reward=1.0, reason=None, messages=turns, prompt=prompt) for task in range(50)
     ]
-    run = write_evaluation(tmp_path / "a", "a", records)
-    page = to_html(make_comparison(run, run), [run], [run])
+    run, other = (write_evaluation(tmp_path / name, "a", records) for name in "ab")
+    page = to_html(make_comparison(run, other), [run], [other])
 
     assert 100 == page.count(" messages are left out here")
     assert 100 == page.count("turn 99 ")
@@ -302,12 +302,12 @@ def test_hostile_texts_are_inert_and_visible(browser: Browser, tmp_path: Path) -
             )
         )
 
-    run = write_evaluation(tmp_path / "a", "a", records)
-    comparison = make_comparison(run, run)
+    run, other = (write_evaluation(tmp_path / name, "a", records) for name in "ab")
+    comparison = make_comparison(run, other)
     arm = replace(comparison.reference, name=texts["html"], policy={texts["end"]: texts["terminal"]})
     comparison = replace(comparison, reference=arm, remarks=tuple(texts.values()))
     path = tmp_path / "page.html"
-    write_page(to_html(comparison, [run], [run]), path)
+    write_page(to_html(comparison, [run], [other]), path)
     browser.open(path)
 
     for row in browser.find_all(".episode > button"):

@@ -68,9 +68,9 @@ def test_a_png_is_sharp_enough_for_print(runs: tuple[EvaluationRun, EvaluationRu
 def test_names_are_no_formulas(tmp_path: Path) -> None:
     """What a user calls a source or a policy is drawn as it is."""
     records = [make_episode("_$x^2$", task, 0, reward=0.5, reason=None) for task in range(3)]
-    run = write_evaluation(tmp_path / "_$a$", "a", records)
-    draw_result(make_comparison(run, run), tmp_path / "forest.svg")
-    draw_distributions(make_comparison(run, run), tmp_path / "distributions.svg", [run], [run])
+    run, other = (write_evaluation(tmp_path / side / "_$a$", "a", records) for side in ("before", "after"))
+    draw_result(make_comparison(run, other), tmp_path / "forest.svg")
+    draw_distributions(make_comparison(run, other), tmp_path / "distributions.svg", [run], [other])
 
     assert "_$x^2$" in read_texts(tmp_path / "forest.svg")
     assert {"_$x^2$", "_$a$ (reference)"} <= set(read_texts(tmp_path / "distributions.svg"))

@@ -279,7 +279,7 @@ SOURCE = "sources:\n  a:\n    target: 'http://127.0.0.1:1'\n"
         ("sources:\n  a: {target: []}\n", r"line 2: sources\.a\.target: Value should have at least 1 item"),
         ("sources:\n  a: {target: [x, 7]}\n", r"line 2: sources\.a\.target\.1: Input should be a valid string"),
         (f"{SOURCE}    max_sessions: 0\n", r"line 4: sources\.a\.max_sessions: .* greater than or equal to 1"),
-        (f"{SOURCE}    wieght: 2\n", r"line 4: sources\.a\.wieght: there is no such key here; did you mean 'weight'\?"),
+        (f"{SOURCE}    weihgt: 2\n", r"line 4: sources\.a\.weihgt: there is no such key here; did you mean 'weight'\?"),
         (f"{SOURCE}    heft: 2\n", r"line 4: sources\.a\.heft: there is no such key here; the keys are target, "),
         ("sources: {gates: {target: x, a: 1}}\n", r"line 1: sources\.gates\.a: .*the keys are target, env_name"),
         (f"{SOURCE}steps: 2\n", "line 4: steps: there is no such key here; the keys are sources, weights"),

@@ -176,8 +176,8 @@ def test_a_source_that_an_override_names_wrong_is_not_taken_for_a_new_one(tmp_pa
     path = tmp_path / "run.yaml"
     path.write_text("sources: {recycling: {target: x}}\n")
 
-    with pytest.raises(ConfigError, match=r"has no source 'recyclin'; did you mean 'recycling'\?"):
-        load_run_file(path, [parse_override("sources.recyclin.weight=2")])
+    with pytest.raises(ConfigError, match=r"has no source 'recycing'; did you mean 'recycling'\?"):
+        load_run_file(path, [parse_override("sources.recycing.weight=2")])
 
 
 def test_a_source_is_added_and_changed_by_overrides(tmp_path: Path) -> None:
