@@ -263,13 +263,19 @@ def test_each_process_says_what_it_cannot_use(folder: Path) -> None:
     assert 'File "' not in said.err.partition("torch/distributed")[0]
 
 
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "exit_code", "saves", "how"),
+    [
+        (signal.SIGINT, 130, "steps", "to go on from it: multiors train out/run.yaml --resume\n"),
+        (signal.SIGTERM, 143, "no", "\nnothing was saved before the first checkpoint; the same command begins anew\n"),
+    ],
+)
 def test_a_run_that_is_stopped_closes_its_sessions(
-    folder: Path, echo_server: ServerHandle, number: signal.Signals, exit_code: int
+    folder: Path, echo_server: ServerHandle, number: signal.Signals, exit_code: int, saves: str, how: str
 ) -> None:
     """Ctrl-C and a polite kill say how to go on, and no session stays open."""
     echo_server.reset_counts()
-    process = start(folder, "train", "run.yaml", "--max-steps", "5000")
+    process = start(folder, "train", "run.yaml", "--max-steps", "5000", "--save-strategy", saves)
     try:
         echo_server.wait_until(lambda counts: sum(counts.opened.values()) > 8, deadline_s=DEADLINE_S)
         process.send_signal(number)
@@ -278,7 +284,7 @@ def test_a_run_that_is_stopped_closes_its_sessions(
 
     assert (exit_code, "") == (said.exit_code, said.out)
     assert "interrupted" == said.err.splitlines()[-1]
-    assert "to go on from it: multiors train out/run.yaml --resume\n" in said.err
+    assert how in said.err
     assert "Traceback" not in said.err
     assert {} == echo_server.wait_until(lambda counts: not counts.active).active
 
