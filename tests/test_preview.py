@@ -15,6 +15,7 @@ from multiors.mixing.curricula import LearningProgress, ShareSchedule
 from multiors.preview import read_assumptions
 from multiors.series import read_run
 from tests.commands import Run
+from tests.sample_comparison import write_evaluation
 from tests.scripted import make_arguments, train
 from tests.servers.launch import ServerHandle
 
@@ -265,6 +266,18 @@ def test_report_says_what_is_missing(run: Run, tmp_path: Path) -> None:
 
     assert (1, "") == (told.exit_code, told.out)
     assert told.err.startswith(f"multiors report: the folder '{tmp_path}' holds no rollout log")
+
+
+def test_a_folder_that_cannot_be_shown_points_to_what_can(run: Run, tmp_path: Path) -> None:
+    """The evaluations in it, and the rollout log of a run that was stopped before its first checkpoint."""
+    write_evaluation(tmp_path / "out/before", "a")
+    (tmp_path / "rollouts").mkdir()
+    (tmp_path / "out/run.yaml").write_text(f"sources: {{a: {{target: x}}}}\nrollout_log: {tmp_path / 'rollouts'}\n")
+    told = run("report", tmp_path / "out")
+    near = [f"There is one at '{tmp_path / name}'." for name in ("out/before", "rollouts")]
+
+    assert (1, "") == (told.exit_code, told.out)
+    assert f"Nor does it hold a checkpoint or an evaluation. {' '.join(near)} Pass" in told.err
 
 
 def test_the_picture_of_the_page_is_small() -> None:

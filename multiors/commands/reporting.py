@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +72,10 @@ def _report_training(options: argparse.Namespace) -> int:
         series = read_run(options.path)
     except ConfigError as error:
         if options.path.is_dir() and not any(options.path.glob("rollouts-*")):
-            raise ConfigError(f"{error} Nor does it hold a checkpoint or an evaluation. Pass {_ACCEPTED}.") from None
+            near = "".join(f" There is one at {str(path)!r}." for path in _find_near(options.path))
+            raise ConfigError(
+                f"{error} Nor does it hold a checkpoint or an evaluation.{near} Pass {_ACCEPTED}."
+            ) from None
         raise
 
     if options.picture is not None:
@@ -88,6 +93,21 @@ def _report_training(options: argparse.Namespace) -> int:
         print(series)
 
     return 0
+
+
+def _find_near(folder: Path) -> Iterator[Path]:
+    """What can be shown of a folder that cannot: evaluations in it, and the rollout log of the run that left it."""
+    from multiors.config import load_run_file
+    from multiors.evaluation.folder import is_evaluation
+    from multiors.launch import RUN_FILE
+
+    yield from (path for path in sorted(folder.iterdir()) if is_evaluation(path))
+
+    if (folder / RUN_FILE).is_file():
+        with suppress(ConfigError):
+            log = load_run_file(folder / RUN_FILE).rollout_log
+            if log is not None and Path(log.folder).is_dir():
+                yield Path(log.folder)
 
 
 def _report_evaluation(options: argparse.Namespace) -> int:
