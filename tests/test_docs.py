@@ -668,8 +668,16 @@ def read_catalogue() -> list[str]:
 
 
 def fits(entry: str, message: str) -> bool:
-    """Whether an entry of the catalogue is about a message."""
-    return re.search(".*".join(map(re.escape, entry.split("…"))), message, re.DOTALL) is not None
+    """Whether an entry of the catalogue is about a message: its parts stand in it, one after another."""
+    end = 0
+
+    for part in entry.split("…"):
+        start = message.find(part, end)
+        if start < 0:
+            return False
+        end = start + len(part)
+
+    return True
 
 
 def test_the_messages_of_the_error_catalogue_exist() -> None:
