@@ -271,7 +271,8 @@ def test_interval_coverage_compares_ours_with_the_usual(run_quickly: Any) -> Non
         {f"{kind}_{of}" for kind in ("paired", "unpaired") for of in ("size", "power")} == set(found["found"])
         for found in runs.values()
     )
-    assert {"coverage", "size"} == set(results["goals"])
+    assert {"coverage", "few", "size"} == set(results["goals"])
+    assert all(name.endswith((", ours", ", Satterthwaite's t")) for name in results["few"])
 
 
 def test_import_time_names_what_was_loaded(run_quickly: Any) -> None:

@@ -287,9 +287,8 @@ def test_every_example_is_in_the_table() -> None:
 
 def test_no_folder_beside_the_scripts_is_taken_for_a_package() -> None:
     """Python looks there first, and TRL would take a folder named vllm for an installed vLLM."""
-    specs = [
-        PathFinder.find_spec(each.name, [str(EXAMPLES), *sys.path]) for each in EXAMPLES.iterdir() if each.is_dir()
-    ]
+    folders = [each.name for each in EXAMPLES.iterdir() if each.is_dir() and each.name.isidentifier()]
+    specs = [PathFinder.find_spec(name, [str(EXAMPLES), *sys.path]) for name in folders if name != "__pycache__"]
 
     assert [] == [spec.name for spec in specs if spec is not None and spec.origin is None]
 
