@@ -74,7 +74,7 @@ def test_a_spec_is_named_as_functions_are(tmp_path: Path, name: str, num_tasks: 
             "spec: 'm:f'\n    reward: {reduction: sum}",
             r"line 4: sources\.a\.reward: reduction and group_score are for ORS environments",
         ),
-        ("spec: 'm:f'\n    reward: {part: 1}", r"line 4: sources\.a\.reward\.part: .*the keys are weight, reduction"),
+        ("spec: 'm:f'\n    reward: {part: 1}", r"line 4: sources\.a\.reward\.part: .*did you mean 'parts'\?"),
         ("spec: 'm:f'\n    weight: -1", r"line 4: sources\.a\.weight: Input should be greater than 0 \(got -1\)"),
     ],
 )
