@@ -164,19 +164,18 @@ def _show_plan(plan: Plan) -> None:
 def _say_how_to_go_on(config: RunConfig) -> None:
     from multiors.launch import RUN_FILE, find_checkpoint, find_output
 
-    output = find_output(config)
-    checkpoint = find_checkpoint(output)
-
     if os.environ.get("RANK", "0") != "0":
         return
 
-    command = ["multiors", "train", str(output / RUN_FILE)]
+    output = find_output(config)
+    checkpoint = find_checkpoint(output)
     print(file=sys.stderr)  # a progress bar may stand there
 
     if checkpoint is None:
         print("nothing was saved before the first checkpoint; the same command begins anew", file=sys.stderr)
     else:
-        print(f"{checkpoint} is kept; to go on from it: {shlex.join([*command, '--resume'])}", file=sys.stderr)
+        command = shlex.join(["multiors", "train", str(output / RUN_FILE), "--resume"])
+        print(f"{checkpoint} is kept; to go on from it: {command}", file=sys.stderr)
 
 
 def _print_result(config: RunConfig, trained: Trained, *, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from multiors.rewards.composition import (
     as_source_reward,
     check_values,
     compose,
+    naming,
 )
 from multiors.rewards.outcome import Outcome, decide_outcome, decide_value, find_failure, refine_reason
 from multiors.rewards.reduction import Reduction
@@ -32,6 +33,7 @@ __all__ = [
     "find_failure",
     "gradient_values",
     "metric_values",
+    "naming",
     "refine_reason",
     "share_values",
     "summarize_source",

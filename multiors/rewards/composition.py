@@ -6,7 +6,8 @@ Rules 1 to 4 and 6 of the semantics. Arithmetic only: who calls the functions, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from multiors.errors import ConfigError, RewardError
 from multiors.numeric import to_finite
 from multiors.rewards.reduction import REDUCTIONS, Reduction
 
-__all__ = ["GroupScore", "RewardPart", "SourceReward", "as_source_reward", "check_values", "compose"]
+__all__ = ["GroupScore", "RewardPart", "SourceReward", "as_source_reward", "check_values", "compose", "naming"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +231,16 @@ def compose(outcome: float | None, values: Sequence[float | None], reward: Sourc
             f"outcome {outcome!r} and parts {list(values)!r} add up to no finite number. Lower the weights."
         )
     return total
+
+
+@contextmanager
+def naming(part: RewardPart, *, source: str) -> Iterator[None]:
+    """Say in whose function an error of a user's happened; the error stays what it is."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the reward function {part.name!r} of source {source!r}")
+        raise
 
 
 def check_values(values: object, *, source: str, part: RewardPart, num_rollouts: int) -> list[float | None]:

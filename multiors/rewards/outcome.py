@@ -78,13 +78,9 @@ def decide_outcome(
         value = _reduce(counted, reward.reduction)
     except OverflowError:
         return Outcome(None, UnscoredReason.BAD_REWARD, "the step rewards add up to more than a number can hold")
-    if value is not None:
-        return _rescale(value, reward)
-    if failure is not None:
+    if value is None and failure is not None:
         return Outcome(None, failure)
-    if reward.unscored is not None:
-        return Outcome(reward.unscored, None)
-    return Outcome(None, _explain_policy(counted, truncated=truncated and not is_finished))
+    return _conclude(value, counted, truncated=truncated and not is_finished, reward=reward)
 
 
 def decide_value(
@@ -117,11 +113,16 @@ def decide_value(
         value = math.fsum(values) if values else None
     except OverflowError:
         return Outcome(None, UnscoredReason.BAD_REWARD, "its reward functions add up to more than a number can hold")
+    return _conclude(value, _until_finished(steps), truncated=truncated and not finished, reward=reward)
+
+
+def _conclude(value: float | None, steps: Sequence[StepRecord], *, truncated: bool, reward: SourceReward) -> Outcome:
+    """The outcome where the environment did not fail, or had scored before it did; without a score, the policy's."""
     if value is not None:
         return _rescale(value, reward)
     if reward.unscored is not None:
         return Outcome(reward.unscored, None)
-    return Outcome(None, _explain_policy(_until_finished(steps), truncated=truncated and not finished))
+    return Outcome(None, _explain_policy(steps, truncated=truncated))
 
 
 def find_failure(steps: Sequence[StepRecord], *, opened: bool) -> UnscoredReason | None:

@@ -27,11 +27,12 @@ from multiors.rewards import (
     check_values,
     compose,
     metric_values,
+    naming,
     refine_reason,
 )
 from multiors.training.batch import RunState, log_values
 from multiors.training.evaluating import is_training
-from multiors.training.readers import Reading, SourceReader, is_async, naming
+from multiors.training.readers import Reading, SourceReader, is_async
 from multiors.training.table import TABLE_COLUMNS
 
 __all__ = [
@@ -166,7 +167,7 @@ class RewardColumn:
         if not batch.rows:
             return []
 
-        with naming(part.name, self.__name__):
+        with naming(part, source=self.__name__):
             values = part.function(**batch.part_arguments)
 
         return self._check_part(part, values, batch)
@@ -332,7 +333,7 @@ class AsyncRewardColumn(RewardColumn):
         if isinstance(part, GroupScore) or not batch.rows:
             return self._call_part(part, batch)
 
-        with naming(part.name, self.__name__):
+        with naming(part, source=self.__name__):
             values = part.function(**batch.part_arguments)
             values = await values if inspect.isawaitable(values) else values
 

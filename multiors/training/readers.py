@@ -7,8 +7,7 @@ are not ORS have a reader of their own (`multiors.training.others`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -18,7 +17,7 @@ from multiors.records import Episode, UnscoredReason
 from multiors.rewards import Outcome, SourceReward, decide_outcome, find_failure
 from multiors.training.groups import compare_groups
 
-__all__ = ["EpisodeReader", "Reading", "SourceReader", "is_async", "judge", "naming"]
+__all__ = ["EpisodeReader", "Reading", "SourceReader", "is_async", "judge"]
 
 
 class Reading(NamedTuple):
@@ -157,13 +156,3 @@ def judge(environment: Any, reward: SourceReward, *, truncated: bool) -> Outcome
 def is_async(function: Any) -> bool:
     """Whether what it returns is awaited, as TRL tells it."""
     return any(inspect.iscoroutinefunction(each) for each in (function, type(function).__call__))
-
-
-@contextmanager
-def naming(function: str, source: str) -> Iterator[None]:
-    """Say in whose function an error of a user's happened; the error stays what it is."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"in the reward function {function!r} of source {source!r}")
-        raise

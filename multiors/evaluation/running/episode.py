@@ -27,7 +27,7 @@ from multiors.ors.rollouts.environment import RolloutEnvironment
 from multiors.ors.rollouts.playing import call_tool, can_go_on, end_episode, open_episode, submit_message
 from multiors.ors.rollouts.submission import find_last_message
 from multiors.records import RolloutRecord, UnscoredReason
-from multiors.rewards import RewardPart, check_values, compose, decide_outcome, refine_reason
+from multiors.rewards import RewardPart, check_values, compose, decide_outcome, naming, refine_reason
 
 __all__ = ["Limits", "play_episode"]
 
@@ -312,13 +312,10 @@ async def _call_parts(
     for part in played.reward.parts:
         assert isinstance(part, RewardPart)
 
-        try:
+        with naming(part, source=played.name):
             # The user's function may wait for something of its own; the loop may not.
             returned = await anyio.to_thread.run_sync(lambda: part.function(**arguments))  # noqa: B023  awaited here
             returned = await returned if inspect.isawaitable(returned) else returned
-        except Exception as error:
-            error.add_note(f"in the reward function {part.name!r} of source {played.name!r}")
-            raise
 
         values[part.name] = check_values(returned, source=played.name, part=part, num_rollouts=1)[0]
 

@@ -139,8 +139,9 @@ def compare_arms(
         *describe_scored(*({name: arm.sources[name] for name in names} for arm in arms)),
         *found.remarks,
     )
-    found = replace(found, range_widths=widths if len(set(widths.values())) > 1 and len(widths) == len(names) else {})
-    return _withhold(replace(found, remarks=said), weights[0], is_one_scale=macro_scale.ends is not None)
+    differ = len(widths) == len(names) and len(set(widths.values())) > 1
+    found = replace(found, remarks=said, range_widths=widths if differ else {})
+    return _withhold(found, weights[0], is_one_scale=macro_scale.ends is not None)
 
 
 def _withhold(found: Comparison, weights: Mapping[str, float], *, is_one_scale: bool) -> Comparison:

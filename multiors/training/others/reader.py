@@ -17,9 +17,9 @@ from multiors.errors import ConfigError, RewardError
 from multiors.mixing.dataset import COLUMNS
 from multiors.ors.text import one_line
 from multiors.records import UnscoredReason
-from multiors.rewards import RewardPart, SourceReward, check_values, decide_value
+from multiors.rewards import RewardPart, SourceReward, check_values, decide_value, naming
 from multiors.training.others.environment import PlayedEnvironment
-from multiors.training.readers import Reading, is_async, naming
+from multiors.training.readers import Reading, is_async
 
 __all__ = ["OtherReader"]
 
@@ -121,7 +121,7 @@ class OtherReader:
         """
         while played := _find_played(environments):
             try:
-                with naming(part.name, self._label):
+                with naming(part, source=self._label):
                     returned = yield part.function(**self._choose_arguments(environments, played, arguments))
             except Exception as error:
                 failed = _find_raising(error, [environments[row] for row in played])
