@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,11 @@ from multiors.evaluation.policies import Message
 from multiors.mixing.curricula import Ladder, LearningProgress
 from tests.scripted import ConcurrentScriptedTrainer, ScriptedTrainer, call, make_arguments, make_trainer
 from tests.scripted_tasks import read_answers
+from tests.warm import run_ranks
 
-__all__ = ["Options", "run", "set_keepalive"]
+__all__ = ["Options", "get_command", "run", "run_processes", "set_keepalive"]
+
+_DEADLINE_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -232,6 +235,18 @@ def run(options: Options, sources: dict[str, list[Any]]) -> dict[str, Any]:
         "error": error,
         "summary": spec.summary().to_json(),
     }
+
+
+def get_command(options: Options) -> list[str]:
+    """What runs in a process of its own."""
+    return [sys.executable, "-m", "tests.small_run", json.dumps(asdict(options))]
+
+
+def run_processes(options: Options, size: int) -> list[dict[str, Any]]:
+    """Do the run in so many processes; what each of them saw."""
+    said = run_ranks(get_command(options), size, timeout=_DEADLINE_S)
+    assert 0 == said.exit_code, said.err
+    return [json.loads(Path(options.folder, f"rank-{rank}.json").read_text()) for rank in range(size)]
 
 
 def main(options: Options) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.warm import run_warm
 
 report = pytest.importorskip("benchmarks._report", reason="the benchmarks are not part of the package")
 
@@ -33,9 +34,8 @@ def run_quickly(tmp_path_factory: pytest.TempPathFactory) -> Any:
         if name not in reports:
             path = tmp_path_factory.mktemp("reports") / "new-folder" / f"{name}.json"
             command = [sys.executable, f"benchmarks/{name}.py", "--quick", "--json", str(path)]
-            subprocess.run(
-                command, check=True, cwd=_ROOT, env={**os.environ, "PYTHONPATH": str(_ROOT)}, capture_output=True
-            )
+            ended = run_warm(command, timeout=300, cwd=_ROOT, env={**os.environ, "PYTHONPATH": str(_ROOT)})
+            assert 0 == ended.returncode, ended.stderr
             reports[name] = json.loads(path.read_text(encoding="utf-8"))
         return reports[name]
 

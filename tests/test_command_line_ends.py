@@ -18,6 +18,7 @@ import pytest
 from multiors.evaluation import read_evaluation
 from tests.commands import Run
 from tests.servers.launch import ServerHandle, configured, serve
+from tests.warm import Warm
 
 # Each process imports the openreward SDK first, which takes its time on a busy machine.
 pytestmark = pytest.mark.timeout(300)
@@ -51,7 +52,7 @@ def start(folder: Path, *arguments: object, **options: Any) -> subprocess.Popen[
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **options.pop("variables", {})}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     command = [sys.executable, "-m", "multiors", *map(str, arguments)]
-    return subprocess.Popen(command, **pipes, text=True, cwd=folder, env=environment)
+    return Warm(command, **pipes, text=True, cwd=folder, env=environment)
 
 
 EVALUATE = ("evaluate", "run.yaml", "--policy", "slowly:work", "--output", "out", "--episodes", 1)

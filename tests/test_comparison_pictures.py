@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -42,6 +43,16 @@ def test_one_evaluation_is_drawn_too(runs: tuple[EvaluationRun, EvaluationRun], 
     draw_result(make_comparison(*runs).reference, tmp_path / "means.svg")
 
     assert {*SOURCES, "overall", "mean score of uniform"} <= set(read_texts(tmp_path / "means.svg"))
+
+
+def test_means_of_different_ranges_are_drawn_on_one_scale(
+    runs: tuple[EvaluationRun, EvaluationRun], tmp_path: Path
+) -> None:
+    """The axis says so."""
+    arm = make_comparison(*runs).reference
+    draw_result(replace(arm, ranges=dict.fromkeys(arm.sources, (0.0, 10.0))), tmp_path / "means.svg")
+
+    assert "mean score of uniform, as fractions of the ranges" in read_texts(tmp_path / "means.svg")
 
 
 def test_distributions_have_one_chart_for_each_environment(

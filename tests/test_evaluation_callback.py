@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,8 +27,7 @@ from multiors.evaluation.policies import Message
 from multiors.rollout_log import find_files
 from tests.scripted import make_arguments, make_trainer
 from tests.servers.launch import ServerHandle, serve
-from tests.small_run import Options, play_by_task
-from tests.test_training_processes import TORCHRUN, finish, start
+from tests.small_run import Options, play_by_task, run_processes
 
 SHAPE = {"per_device_train_batch_size": 4, "num_generations": 2}
 
@@ -323,9 +321,9 @@ def test_two_processes_evaluate_what_one_does(mixed_server: ServerHandle, tiny_p
         "sort": [mixed_server.url, "sorting", 1.0],
         "heat": [mixed_server.url, "thermostat", 1.0],
     }
-    processes = {}
+    processes, ranks = {}, {}
 
-    for evaluates, launcher, size in (("script", TORCHRUN, 4), ("model", TORCHRUN, 4), ("script", (), 8)):
+    for evaluates, num_processes, size in (("script", 2, 4), ("model", 2, 4), ("script", 1, 8)):
         folder = tmp_path / f"{evaluates}-{size}"
         folder.mkdir()
         options = Options(
@@ -335,16 +333,13 @@ def test_two_processes_evaluate_what_one_does(mixed_server: ServerHandle, tiny_p
             fields={"max_steps": 1, "num_generations": 2, "per_device_train_batch_size": size},
             evaluates=evaluates,
         )
-        process = start(options, *launcher)
-        stderr = finish(process)
-        assert process.returncode == 0, stderr
+        ranks[folder.name] = run_processes(options, num_processes)
         processes[folder.name] = read_evaluation(folder / "evaluations" / "step-000001")
 
     def told(folder: str, rank: int) -> list[dict[str, Any]]:
-        seen = json.loads((tmp_path / folder / f"rank-{rank}.json").read_text())
         return [
             {name: value for name, value in entry.items() if name.startswith("eval_")}
-            for entry in seen["log"]
+            for entry in ranks[folder][rank]["log"]
             if "eval_macro" in entry or "eval_sort/scored" in entry
         ]
 

@@ -22,6 +22,7 @@ from multiors import read_rollouts
 from multiors.evaluation import read_evaluation
 from tests.evaluation_run import Options
 from tests.servers.launch import ServerHandle, configured, serve
+from tests.warm import Warm
 
 # Each process imports the openreward SDK first, which takes its time on a busy machine.
 pytestmark = pytest.mark.timeout(300)
@@ -37,9 +38,7 @@ def evaluation(server: ServerHandle, folder: Path) -> Iterator[subprocess.Popen[
     command = [sys.executable, "-m", "tests.evaluation_run", json.dumps(asdict(options))]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    with Warm(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             yield process
         finally:

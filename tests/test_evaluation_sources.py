@@ -97,5 +97,7 @@ def test_what_is_no_ors_source_is_refused(zoo_server: ServerHandle) -> None:
         prepare(
             {"s": ORSSource(zoo_server.url), "other": OpenRewardSpec(zoo_server.url), "t": ORSSource(zoo_server.url)}
         )
+    with pytest.raises(ConfigError, match=r"plays such a one\. In training, spec\.eval_dataset"):
+        prepare({"alone": OpenRewardSpec(zoo_server.url)})
     with pytest.raises(ConfigError, match="at least one source"):
         prepare({})

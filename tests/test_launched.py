@@ -19,6 +19,7 @@ import pytest
 from multiors import RolloutRecord, read_rollouts
 from tests.commands import Said
 from tests.servers.launch import ServerHandle, serve
+from tests.warm import Warm
 
 ROOT = Path(__file__).parents[1]
 DEADLINE_S = 400.0
@@ -60,9 +61,8 @@ def training(
     size = ("--per-device-train-batch-size", str(2 * SLOTS // num_processes))
     command = [sys.executable, *launcher, "-m", module, "train", "run.yaml", *size, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment
-    )
+    popen = Warm if engine is None else subprocess.Popen
+    process = popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment)
     try:
         yield process
     finally:

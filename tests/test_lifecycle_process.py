@@ -6,20 +6,18 @@ The runs are `tests/small_run.py` with the trainer whose environments open and a
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.servers.launch import Counts, ServerHandle, configured, serve
-from tests.small_run import Options
+from tests.small_run import Options, get_command
+from tests.warm import Warm
 
 # Each process imports TRL first, which takes its time on a busy machine.
 pytestmark = pytest.mark.timeout(300)
@@ -40,9 +38,8 @@ def trainer_process(policy: Path, folder: Path, *servers: ServerHandle, **option
         concurrent=True,
         **options,
     )
-    command = [sys.executable, "-m", "tests.small_run", json.dumps(asdict(chosen))]
 
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with Warm(get_command(chosen), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:

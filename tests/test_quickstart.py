@@ -30,6 +30,7 @@ from multiors.quickstart.report import (
     measure,
 )
 from multiors.quickstart.servers import run_servers
+from tests.warm import Warm
 
 ROOT = Path(__file__).parent.parent
 GROUPS = (("recycling", "teahouse"), ("observatory", "museum"))
@@ -51,6 +52,7 @@ _ONLY_SERVERS = """
 import sys
 from pathlib import Path
 from multiors.quickstart.servers import run_servers
+from tests.warm import Warm
 
 with run_servers([["recycling"], ["observatory"]], Path(sys.argv[1])):
     print("up", flush=True)
@@ -61,7 +63,7 @@ with run_servers([["recycling"], ["observatory"]], Path(sys.argv[1])):
 def start(script: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
     """A script in a process of its own, from which a Ctrl-C does not reach this one."""
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, text=True, start_new_session=True, **options)
+    return Warm(command, cwd=ROOT, text=True, start_new_session=True, **options)
 
 
 def wait_until(is_so: Callable[[], bool], *, deadline_s: float = DEADLINE_S) -> bool:

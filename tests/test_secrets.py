@@ -11,7 +11,6 @@ import json
 import os
 import pickle
 import re
-import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from tests.servers.launch import serve
 from tests.servers.platform import API_KEY, serve_platform
 from tests.servers.raw import serve_raw
 from tests.servers.telling import encode_anyhow
+from tests.warm import run_warm
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -88,7 +88,7 @@ def seen(tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             "HF_HUB_OFFLINE": "1",
         }
         command = [sys.executable, "-m", "tests.secret_run", json.dumps(asdict(options))]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
+        ended = run_warm(command, timeout=240, env=environment)
         assert ended.returncode == 0, ended.stderr
         records = pickle.loads((folder / "records").read_bytes())
         (folder / "records").unlink()

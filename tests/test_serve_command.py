@@ -27,6 +27,7 @@ from tests.commands import Run
 from tests.evaluated import Script, ScriptedPolicy, calls, says
 from tests.served import Serving, ask_tasks, command, open_session, serve_command
 from tests.test_docs import read_blocks, read_names
+from tests.warm import run_warm
 
 DEADLINE_S = 100.0
 
@@ -426,9 +427,7 @@ def test_an_environment_that_cannot_work_is_not_served(
 )
 def test_a_mistake_is_one_message(own: Path, arguments: tuple[str, ...], message: str) -> None:
     """Exit code 1, nothing on stdout, no traceback."""
-    told = subprocess.run(
-        command("--port", 0, *arguments), capture_output=True, text=True, cwd=own, timeout=DEADLINE_S, check=False
-    )
+    told = run_warm(command("--port", 0, *arguments), timeout=DEADLINE_S, cwd=own)
 
     assert (1, "") == (told.returncode, told.stdout)
     assert told.stderr.startswith("multiors serve: ")
@@ -440,14 +439,7 @@ def test_a_port_in_use_is_one_message(own: Path) -> None:
     """Whoever has it keeps it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        told = subprocess.run(
-            command("own:Double", "--port", port),
-            capture_output=True,
-            text=True,
-            cwd=own,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        told = run_warm(command("own:Double", "--port", port), timeout=DEADLINE_S, cwd=own)
 
     assert (1, "") == (told.returncode, told.stdout)
     assert f"multiors serve: port {port} of 127.0.0.1 is in use. Stop what uses it, or pass another" in told.stderr

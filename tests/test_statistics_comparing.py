@@ -278,12 +278,35 @@ def test_sources_of_one_range_are_compared_as_they_are() -> None:
     assert [{}, {}] == [compare_arms([each], [each]).range_widths for each in runs]
 
 
+def test_the_scores_of_one_evaluation_are_put_on_one_scale() -> None:
+    """That of the overall score; as they are where that is of scores as they are."""
+    ten, last = make_source([[13.0], [15.0]], (10.0, 20.0)), make_source([[0.5], [0.5]], (0.0, 1.0))
+    found = summarize_arm([make_run(a=ten, b=last)])
+    unweighted = summarize_arm([make_run(weights={"a": 1.0, "b": 0.0}, a=ten, b=last)])
+
+    assert [each.value for each in (*found.on_one_scale.values(), found.macro)] == pytest.approx([0.4, 0.5, 0.45])
+    assert found.on_one_scale["a"].low == pytest.approx((found.sources["a"].score.low - 10.0) / 10.0)  # type: ignore[operator]
+    assert [14.0, 0.5, 14.0] == [each.value for each in (*unweighted.on_one_scale.values(), unweighted.macro)]
+
+
+def test_differences_are_on_the_scale_of_the_overall_one() -> None:
+    """Ranges of one width are brought to one scale too, if they are not one range."""
+    low, high = make_source([[3.0]] * 8, (0.0, 10.0)), make_source([[13.0]] * 8, (10.0, 20.0))
+    other = make_source([[1.0]] * 8, (0.0, 1.0))
+    found = compare_arms(*[[make_run(a=low, b=high)]] * 2)
+    unweighted = compare_arms(*[[make_run(weights={"a": 1.0, "b": 0.0}, a=low, b=other)]] * 2)
+
+    assert ({"a": 10.0, "b": 10.0}, {}) == (found.range_widths, unweighted.range_widths)
+
+
 def test_ranges_that_are_not_known_are_remarked() -> None:
     """A source with large scores counts for more, and only a declared range mends that."""
     scores = [[float(task % 2)] for task in range(8)]
-    found = compare_arms(*[[make_run(a=scores, b=[[7.0 * each[0]] for each in scores])]] * 2)
+    run = make_run(a=scores, b=[[7.0 * each[0]] for each in scores])
+    said, alone = compare_arms([run], [run]).remarks[0], summarize_arm([run]).remarks[0]
 
-    assert "so there is no overall verdict. Declare each source's range" in found.remarks[0]
+    assert "counts for more, so there is no overall verdict. Declare each source's range" in said
+    assert "counts for more. Declare each source's range" in alone
 
 
 @pytest.mark.parametrize("ends", [None, (0.0, 1.0)])

@@ -23,6 +23,7 @@ from multiors.config import dump_run_file, load_run_file
 from multiors.evaluation import read_evaluation
 from tests.commands import Run, Said
 from tests.servers.launch import ServerHandle
+from tests.warm import Warm, run_ranks
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -63,7 +64,8 @@ def start(folder: Path, *arguments: object, launcher: tuple[str, ...] = (), **va
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **variables}
     command = [sys.executable, *launcher, "-m", "multiors", *map(str, arguments)]
     pipes: Mapping[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, **pipes, text=True, cwd=folder, env=environment)
+    popen = subprocess.Popen if launcher else Warm
+    return popen(command, **pipes, text=True, cwd=folder, env=environment)
 
 
 def finish(process: subprocess.Popen[str]) -> Said:
@@ -245,22 +247,16 @@ def test_two_processes_draw_what_one_draws(trained: Trained, folder: Path) -> No
     assert (folder / "out/run.yaml").is_file()
 
 
-def test_accelerate_launches_it(trained: Trained, folder: Path) -> None:
-    """As any module."""
-    launcher = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1")
-    said = finish(start(folder, "train", "run.yaml", launcher=launcher))
-
-    assert 0 == said.exit_code, said.err
-    assert drawn(trained.folder / "rollouts") == drawn(folder / "rollouts")
-
-
 def test_each_process_says_what_it_cannot_use(folder: Path) -> None:
-    """Under a launcher, errors say whose they are, and there is no traceback of ours."""
-    said = finish(start(folder, "train", "run.yaml", "--set", "model=null", launcher=TORCHRUN))
+    """In several processes, errors say whose they are, without a traceback."""
+    command = [sys.executable, "-m", "multiors", "train", "run.yaml", "--set", "model=null"]
+    said = run_ranks(command, 2, timeout=DEADLINE_S, cwd=folder)
 
-    assert said.exit_code == 1
-    assert "multiors train: the run file names no model." in said.err or "(process 1): the run file names" in said.err
-    assert 'File "' not in said.err.partition("torch/distributed")[0]
+    assert (1, "") == (said.exit_code, said.out)
+    assert ["multiors train: the run file names no", "multiors train (process 1): the run file names no"] == re.findall(
+        "^multiors train.*names no", said.err, re.MULTILINE
+    )
+    assert "Traceback" not in said.err
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ from multiors.errors import ConfigError, RoutingError, SourceError
 from multiors.mixing.walk import TaskWalk
 from tests.scripted import make_arguments, make_trainer, small_fields, train
 from tests.servers.launch import ServerHandle, configured, serve
-from tests.small_run import Options, answer
-from tests.test_training_processes import TORCHRUN, finish, start
+from tests.small_run import Options, answer, run_processes
 
 # Each process imports TRL first, which takes its time on a busy machine.
 pytestmark = pytest.mark.timeout(300)
@@ -222,32 +221,27 @@ def test_two_processes_draw_and_decide_what_one_does(
     tmp_path: Path,
 ) -> None:
     """Observations are put together over the processes, so every process plans the same; whichever trainer plays."""
-    process = start(
-        Options(
-            policy=str(tiny_policy),
-            folder=str(tmp_path),
-            runs=[
-                {
-                    "echo": [echo_server.url, "echo", 1.0],
-                    "weak": [brittle_server.url, None, 2.0],
-                    "sort": [mixed_server.url, "sorting", 1.0],
-                }
-            ],
-            fields={
-                "max_steps": STEPS,
-                "per_device_train_batch_size": 4,
-                "num_generations": 2,
-                "save_strategy": "steps",
-                "save_steps": STEPS,
-            },
-            breaker=BREAKER,
-            concurrent=True,
-        ),
-        *TORCHRUN,
+    options = Options(
+        policy=str(tiny_policy),
+        folder=str(tmp_path),
+        runs=[
+            {
+                "echo": [echo_server.url, "echo", 1.0],
+                "weak": [brittle_server.url, None, 2.0],
+                "sort": [mixed_server.url, "sorting", 1.0],
+            }
+        ],
+        fields={
+            "max_steps": STEPS,
+            "per_device_train_batch_size": 4,
+            "num_generations": 2,
+            "save_strategy": "steps",
+            "save_steps": STEPS,
+        },
+        breaker=BREAKER,
+        concurrent=True,
     )
-    stderr = finish(process)
-    assert 0 == process.returncode, stderr
-    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    ranks = run_processes(options, 2)
 
     drawn = {(r["slot"], r["source"], r["task_index"]) for rank in ranks for r in rank["records"]}
     assert whole.drawn() == sorted(drawn, key=str)

@@ -27,9 +27,8 @@ from tests.curriculum_run import SLOTS, TASKS, find_metric, played, read_log, ru
 from tests.scripted import make_arguments, train
 from tests.scripted_tasks import Planned, groups_of, plan_again
 from tests.servers.launch import ServerHandle, configured, serve
-from tests.small_run import Options, answer
+from tests.small_run import Options, answer, run_processes
 from tests.test_training_breaker import SAVED, SHAPE, Run, read_state, resume, run_in_pieces
-from tests.test_training_processes import TORCHRUN, finish, start
 
 # Each process imports TRL first, which takes its time on a busy machine.
 pytestmark = pytest.mark.timeout(300)
@@ -222,24 +221,19 @@ def test_two_processes_decide_what_one_does(
     whole: Run, scripted_server: ServerHandle, tiny_policy: Path, tmp_path: Path
 ) -> None:
     """Observations are put together over the processes: slots, log and final state are those of a single one."""
-    process = start(
-        Options(
-            policy=str(tiny_policy),
-            folder=str(tmp_path),
-            runs=[{name: [scripted_server.url, None, weight] for name, weight in WEIGHTS.items()}],
-            fields={"max_steps": STEPS, **SHAPE, "per_device_train_batch_size": 4, **SAVED, "save_steps": STEPS},
-            breaker=BREAKER,
-            progress=PROGRESS,
-            ladders={"stairs": LADDER},
-            ranges={"stairs": RANGE},
-            limits={name: {"split": name} for name in WEIGHTS},
-            concurrent=True,
-        ),
-        *TORCHRUN,
+    options = Options(
+        policy=str(tiny_policy),
+        folder=str(tmp_path),
+        runs=[{name: [scripted_server.url, None, weight] for name, weight in WEIGHTS.items()}],
+        fields={"max_steps": STEPS, **SHAPE, "per_device_train_batch_size": 4, **SAVED, "save_steps": STEPS},
+        breaker=BREAKER,
+        progress=PROGRESS,
+        ladders={"stairs": LADDER},
+        ranges={"stairs": RANGE},
+        limits={name: {"split": name} for name in WEIGHTS},
+        concurrent=True,
     )
-    stderr = finish(process)
-    assert 0 == process.returncode, stderr
-    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    ranks = run_processes(options, 2)
 
     drawn = {(r["slot"], r["source"], r["task_index"]) for rank in ranks for r in rank["records"]}
     log = [{name: pytest.approx(value, abs=1e-6) for name, value in entry.items()} for entry in told(whole.log)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from multiors import MultiOpenRewardSpec, ORSSource, RolloutRecord
 from multiors.errors import ConfigError, SessionError
 from tests.scripted import make_arguments, train
 from tests.servers.launch import ServerHandle, configured, serve
-from tests.small_run import Options, answer
-from tests.test_training_processes import TORCHRUN, finish, start
+from tests.small_run import Options, answer, run_processes
 
 # Each process imports TRL first, which takes its time on a busy machine.
 pytestmark = pytest.mark.timeout(300)
@@ -66,12 +64,9 @@ def test_failures_are_counted_over_all_processes(echo_server: ServerHandle, tiny
             limits={"weak": {"max_failing_rollouts": 6}},
             is_stopped=True,
         )
-        process = start(options, *TORCHRUN)
-        stderr = finish(process)
-        assert 0 == process.returncode, stderr
+        ranks = run_processes(options, 2)
         left = weak.wait_until(lambda counts: not counts.active).active
 
-    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
     told = "source 'weak': 7 rollouts failed since the training began, which is more than max_failing_rollouts=6; the"
     assert {} == left
     assert [True, True] == [rank["error"].startswith(told) for rank in ranks]

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,28 +18,13 @@ import pytest
 
 from multiors import read_rollouts
 from tests.servers.launch import Counts, ServerHandle, configured, serve
-from tests.small_run import Options, run
+from tests.small_run import Options, get_command, run, run_processes
+from tests.warm import Warm
 
 # Each process imports TRL first, which takes its time on a busy machine.
 pytestmark = pytest.mark.timeout(300)
 DEADLINE_S = 120.0
 STEPS = 3
-LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node")
-TORCHRUN = (*LAUNCHER, "2")
-
-
-def start(options: Options, *launcher: str) -> subprocess.Popen[str]:
-    """A process that does the run."""
-    command = [sys.executable, *launcher, "-m", "tests.small_run", json.dumps(asdict(options))]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    """What a process wrote to stderr until it ended."""
-    try:
-        return process.communicate(timeout=DEADLINE_S)[1]
-    finally:
-        process.kill()
 
 
 # -- two and four processes
@@ -100,17 +84,9 @@ def runs(
     """The same global batch in several processes: each has one or two of the four prompts."""
     num_processes: int = request.param
     options = make_options(tiny_policy, tmp_path_factory.mktemp("several"), sources, num_processes)
-    process = start(options, *LAUNCHER, str(num_processes))
-    stderr = finish(process)
-    assert process.returncode == 0, stderr
-    folder = Path(options.folder)
-
-    return Runs(
-        [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(num_processes)],
-        single,
-        [server.counts() for server in (mixed_server, echo_server)],
-        folder / "rollouts",
-    )
+    ranks = run_processes(options, num_processes)
+    counts = [server.counts() for server in (mixed_server, echo_server)]
+    return Runs(ranks, single, counts, Path(options.folder, "rollouts"))
 
 
 def test_the_processes_form_one_group(runs: Runs) -> None:
@@ -197,12 +173,9 @@ def test_a_group_over_two_processes_has_one_prompt(tiny_policy: Path, tmp_path: 
             concurrent=True,
             limits={"luck": {"retries": 0}},
         )
-        process = start(options, *TORCHRUN)
-        stderr = finish(process)
-        assert process.returncode == 0, stderr
+        ranks = run_processes(options, 2)
         counts = server.counts()
 
-    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
     groups = [
         [turn for rank in ranks for turn in rank["first_turns"][2 * step : 2 * step + 2]] for step in range(STEPS)
     ]
@@ -235,12 +208,9 @@ def test_a_group_that_is_spread_over_processes_is_compared_as_one(
             fields={"max_steps": STEPS, "num_generations": 2, "per_device_train_batch_size": 3},
             compared=["judged"],
         )
-        process = start(options, *TORCHRUN)
-        stderr = finish(process)
-        assert process.returncode == 0, stderr
+        ranks = [seen["records"] for seen in run_processes(options, 2)]
         counts = server.counts()
 
-    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text())["records"] for rank in (0, 1)]
     judged = [record for records in ranks for record in records if record["source"] == "judged"]
     slots = [{record["slot"] for record in records if record["source"] == "judged"} for records in ranks]
 
@@ -273,22 +243,22 @@ def slow_servers() -> Iterator[list[ServerHandle]]:
 def test_ctrl_c_leaves_no_session(slow_servers: list[ServerHandle], tiny_policy: Path, tmp_path: Path) -> None:
     """Interrupted in a reset, in a tool call and while the policy writes, without callbacks: every session is gone."""
     reset, tool, _ = slow_servers
-    process = start(
-        Options(
-            policy=str(tiny_policy),
-            folder=str(tmp_path),
-            runs=[{"only": [server.url, None, None]} for server in slow_servers],
-            fields={"max_steps": 1, "num_generations": 2, "per_device_train_batch_size": 4},
-            interrupted=True,
-        )
+    options = Options(
+        policy=str(tiny_policy),
+        folder=str(tmp_path),
+        runs=[{"only": [server.url, None, None]} for server in slow_servers],
+        fields={"max_steps": 1, "num_generations": 2, "per_device_train_batch_size": 4},
+        interrupted=True,
     )
 
-    try:
-        for server, request in ((reset, "POST /create"), (tool, "POST /{env}/call")):
-            server.wait_until(was_asked(request), deadline_s=DEADLINE_S)
-            process.send_signal(signal.SIGINT)
-    finally:
-        stderr = finish(process)
+    with Warm(get_command(options), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            for server, request in ((reset, "POST /create"), (tool, "POST /{env}/call")):
+                server.wait_until(was_asked(request), deadline_s=DEADLINE_S)
+                process.send_signal(signal.SIGINT)
+            _, stderr = process.communicate(timeout=DEADLINE_S)
+        finally:
+            process.kill()
 
     counts = [server.counts() for server in slow_servers]
     assert -signal.SIGINT == process.returncode, stderr

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multiors.commands.options import add_run_file, count, index, number, print_json, read_run_file, seconds
+from multiors.commands.options import add_run_file, count, index, loading, number, print_json, read_run_file, seconds
 from multiors.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -165,14 +165,17 @@ def _run_evaluate(options: argparse.Namespace) -> int:
     sampling = Sampling(
         temperature=options.temperature, top_p=options.top_p, top_k=options.top_k, max_tokens=options.max_tokens
     )
-    policy = choose_policy(
-        options.policy,
-        model=options.model,
-        sampling=sampling,
-        thinking=options.thinking,
-        tokenizer=options.tokenizer,
-        max_concurrent_replies=options.batch,
-    )
+
+    with loading("the policy"):
+        policy = choose_policy(
+            options.policy,
+            model=options.model,
+            sampling=sampling,
+            thinking=options.thinking,
+            tokenizer=options.tokenizer,
+            max_concurrent_replies=options.batch,
+        )
+
     limits = Limits(options.max_turns, options.max_completion_tokens, options.timeout)
 
     with build_spec(config) as spec, _shown() as watcher, watcher.saying_what_is_kept():

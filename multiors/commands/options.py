@@ -5,13 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from multiors.config import RunConfig
 
-__all__ = ["add_run_file", "count", "index", "number", "print_json", "read_run_file", "read_training", "seconds"]
+__all__ = [
+    "add_run_file",
+    "count",
+    "index",
+    "loading",
+    "number",
+    "print_json",
+    "read_run_file",
+    "read_training",
+    "seconds",
+]
 
 
 def add_run_file(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +61,17 @@ def read_training(options: argparse.Namespace, config: RunConfig) -> dict[str, A
     from multiors.config import load_training_file
 
     return load_training_file(options.training) if options.training is not None else config.training or None
+
+
+@contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Say on a terminal, in the first process, that something is loaded that takes seconds."""
+    from rich.console import Console
+
+    from multiors.rollout_log.files import find_rank
+
+    with Console(stderr=True, quiet=find_rank() > 0).status(f"loading {what}"):
+        yield
 
 
 def print_json(value: Any) -> None:

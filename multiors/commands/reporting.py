@@ -66,12 +66,13 @@ def _run_report(options: argparse.Namespace) -> int:
 
 def _report_training(options: argparse.Namespace) -> int:
     from multiors.pictures import draw_run
+    from multiors.rollout_log import find_files
     from multiors.series import is_rollout_log, read_run
 
     try:
         series = read_run(options.path)
     except ConfigError as error:
-        if options.path.is_dir() and not any(options.path.glob("rollouts-*")):
+        if options.path.is_dir() and not find_files(options.path):
             near = "".join(f" There is one at {str(path)!r}." for path in _find_near(options.path))
             raise ConfigError(
                 f"{error} Nor does it hold a checkpoint or an evaluation.{near} Pass {_ACCEPTED}."

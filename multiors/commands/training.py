@@ -13,7 +13,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multiors.commands.options import add_run_file, print_json, read_run_file
+from multiors.commands.options import add_run_file, loading, print_json, read_run_file
 from multiors.commands.training_flags import expand_flags
 
 if TYPE_CHECKING:
@@ -110,9 +110,10 @@ def _run_train(options: argparse.Namespace) -> int:
 
     # Trainers, trackers and progress bars print; the result is what is left.
     with redirect_stdout(sys.stderr):
-        from multiors.launch import train_run
-
         config = read_run_file(options)
+
+        with loading("PyTorch and TRL"):
+            from multiors.launch import train_run
 
         if options.check and not _is_sound(config):
             return 1

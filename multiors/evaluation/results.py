@@ -48,6 +48,15 @@ class Estimate:
     method: str = ""
     """How the interval was made, in a few words. Empty: there is none."""
 
+    def as_fraction(self, low: float, high: float) -> Estimate:
+        """The same mean as a fraction of a range."""
+        width = high - low
+        places: dict[str, Any] = {
+            name: None if (place := getattr(self, name)) is None else (place - low) / width
+            for name in ("value", "low", "high")
+        }
+        return replace(self, **places, error=None if self.error is None else self.error / width)
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -127,9 +136,20 @@ class ArmResult:
     macro: Estimate
     """Mean of the sources' scores by their weights. None where a source that has a weight has no score."""
 
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """By source, where `macro` is of fractions of them, and all are known. Empty: scores are shown as they are."""
+
     remarks: tuple[str, ...] = ()
     """What the reader must know before believing the numbers: episodes that are missing, environments that failed. Of
     an arm that is compared they are among the comparison's."""
+
+    @property
+    def on_one_scale(self) -> dict[str, Estimate]:
+        """The scores of sources that can be put side by side: as fractions of `ranges`, if there are any."""
+        return {
+            name: each.score.as_fraction(*self.ranges[name]) if self.ranges else each.score
+            for name, each in self.sources.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-ready values; None stays None."""
@@ -202,7 +222,7 @@ class Comparison:
     """By source, in the order of the mix."""
 
     range_widths: Mapping[str, float] = field(default_factory=dict)
-    """By source, where they have different ranges, and all are known. Empty: they can be compared as they are."""
+    """By source, where `macro` is of fractions of the ranges, and all are known. Empty: shown as they are."""
 
     runs: RunsComparison | None = None
     """None: one run each."""

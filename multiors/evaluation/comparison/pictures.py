@@ -45,11 +45,7 @@ def draw_result(result: Comparison | ArmResult, path: str | os.PathLike[str]) ->
         ConfigError: matplotlib is not installed, or the picture cannot be written.
     """
     target = check_name(path)
-    rows: dict[str, Difference | Estimate] = (
-        {**result.on_one_scale, "overall": result.macro}
-        if isinstance(result, Comparison)
-        else {**{name: each.score for name, each in result.sources.items()}, "overall": result.macro}
-    )
+    rows: dict[str, Difference | Estimate] = {**result.on_one_scale, "overall": result.macro}
 
     with make_figure(width=6.4, height=_LABELS + _ROW * len(rows), dpi=_DPI) as figure:
         axes = figure.subplots()
@@ -92,8 +88,9 @@ def _draw_row(axes: Any, height: float, each: Difference | Estimate, *, is_overa
 
 def _label(result: Comparison | ArmResult) -> str:
     names = name_result(result)
-    unit = ", as fractions of the ranges" if isinstance(result, Comparison) and result.range_widths else ""
-    return f"{names[1]} less {names[0]}{unit}" if len(names) == 2 else f"mean score of {names[0]}"
+    is_scaled = result.range_widths if isinstance(result, Comparison) else result.ranges
+    unit = ", as fractions of the ranges" if is_scaled else ""
+    return f"{names[1]} less {names[0]}{unit}" if len(names) == 2 else f"mean score of {names[0]}{unit}"
 
 
 def draw_distributions(

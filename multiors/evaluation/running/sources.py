@@ -78,10 +78,11 @@ def _check_playable(sources: Mapping[str, Any]) -> None:
     rest = [name for name in sources if name not in others]
 
     if others:
-        listed = " ".join(f"--source {name}" for name in rest) or "it has none"
+        listed = " ".join(f"--source {name}" for name in rest)
+        advice = f"Evaluate the others of the mix ({listed}; in Python a mapping of them). " if rest else ""
         raise ConfigError(
-            f"source {others[0]!r} is no ORS environment, and only a trainer plays such a one. Evaluate the others "
-            f"of the mix ({listed}; in Python a mapping of them). In training, spec.eval_dataset has this one too."
+            f"source {others[0]!r} is no ORS environment, and only a trainer plays such a one. {advice}In training, "
+            f"spec.eval_dataset has this one too."
         )
 
 

@@ -135,12 +135,13 @@ def compare_arms(
         *describe_scales(
             {name: scale for name, scale in scales.items() if weights[0][name]},
             is_normalized=macro_scale.is_normalized,
+            is_comparison=True,
         ),
         *describe_scored(*({name: arm.sources[name] for name in names} for arm in arms)),
         *found.remarks,
     )
-    differ = len(widths) == len(names) and len(set(widths.values())) > 1
-    found = replace(found, remarks=said, range_widths=widths if differ else {})
+    is_scaled = macro_scale.is_normalized and len(widths) == len(names)
+    found = replace(found, remarks=said, range_widths=widths if is_scaled else {})
     return _withhold(found, weights[0], is_one_scale=macro_scale.ends is not None)
 
 
@@ -284,10 +285,20 @@ def _summarize(runs: Sequence[RunScores], scales: Mapping[str, Scale], success_a
         macro = estimate_values(_weigh(values, macro_scale))
 
     said = describe_scales(
-        {name: scales[name] for name, weight in weights.items() if weight}, is_normalized=macro_scale.is_normalized
+        {name: scales[name] for name, weight in weights.items() if weight},
+        is_normalized=macro_scale.is_normalized,
+        is_comparison=False,
     )
+    ranges = {name: ends for name in sources if (ends := scales[name].ends) is not None}
+    is_scaled = macro_scale.is_normalized and len(ranges) == len(sources)
     return ArmResult(
-        name=runs[0].name, policy={}, num_runs=len(runs), sources=sources, macro=macro, remarks=tuple(said)
+        name=runs[0].name,
+        policy={},
+        num_runs=len(runs),
+        sources=sources,
+        macro=macro,
+        ranges=ranges if is_scaled else {},
+        remarks=tuple(said),
     )
 
 

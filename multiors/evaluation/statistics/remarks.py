@@ -66,12 +66,13 @@ def describe_weights(weights: Sequence[Mapping[str, float]]) -> Iterator[str]:
         yield "The evaluations weigh the sources differently: the weights of the reference are used."
 
 
-def describe_scales(scales: Mapping[str, Scale], *, is_normalized: bool) -> Iterator[str]:
+def describe_scales(scales: Mapping[str, Scale], *, is_normalized: bool, is_comparison: bool) -> Iterator[str]:
     """Scores of different ranges in one average.
 
     Args:
         scales: Of the sources that have a weight.
         is_normalized: Whether the average is of fractions of the ranges.
+        is_comparison: Whether there would be a verdict.
     """
     shown = {
         name: "not known" if scale.ends is None else f"{scale.ends[0]:g} to {scale.ends[1]:g}"
@@ -83,10 +84,10 @@ def describe_scales(scales: Mapping[str, Scale], *, is_normalized: bool) -> Iter
     if is_normalized:
         yield f"The macro average is of scores as fractions of their ranges ({listed})."
     elif len(shown) > 1 and len(set(shown.values())) + ("not known" in shown.values()) > 1:
+        verdict = ", so there is no overall verdict" if is_comparison else ""
         yield (
             f"The macro average adds scores of ranges that are not known to be the same ({listed}): a source with a "
-            f"wide range counts for more, so there is no overall verdict. Declare each source's range to have them "
-            f"brought to one scale."
+            f"wide range counts for more{verdict}. Declare each source's range to have them brought to one scale."
         )
 
 
