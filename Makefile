@@ -32,7 +32,9 @@ help:
 quickstart: $(STAMPS)/quickstart
 	HF_HUB_OFFLINE=1 $(BIN)/multiors quickstart $(ARGS)
 
-PYTEST := -m pytest --numprocesses=logical --maxprocesses=4 --dist=loadfile
+# One process more than there are cores, for they wait for servers; files in their order, for those with few tests are slow.
+PYTEST := -m pytest --numprocesses=$(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)') --maxprocesses=4 \
+  --dist=loadfile --no-loadscope-reorder
 
 test: $(STAMPS)/test
 	$(BIN)/python $(PYTEST) $(ARGS)

@@ -44,7 +44,7 @@ _LEFT = {
     "__main__": {"cli"},
     "commands": {
         *("errors", "signals", "records", "ors", "mixing", "training", "evaluation", "series", "pictures"),
-        *("config", "checks", "preview", "launch", "serving"),
+        *("config", "checks", "preview", "launch", "serving", "rollout_log"),
     },
     "cli": {"multiors", "errors", "signals", "commands", "quickstart"},
 }

@@ -211,7 +211,7 @@ def test_a_record_is_cut_until_it_fits(num_messages: int, length: int, most: int
     record = make_record(messages=messages, steps=(), prompt=())
     shown = show_record(record, None, most)
 
-    assert len(json.dumps(shown).replace("<", "\\u003c")) <= max(most, 6_000)
+    assert len(json.dumps(shown, ensure_ascii=False).replace("<", "\\u003c")) <= max(most, 6_000)
     assert shown["messages"][-1]["text"].startswith(str(num_messages - 1))
 
 

@@ -68,7 +68,7 @@ def loading(what: str) -> Iterator[None]:
     """Say on a terminal, in the first process, that something is loaded that takes seconds."""
     from rich.console import Console
 
-    from multiors.rollout_log.files import find_rank
+    from multiors.rollout_log import find_rank
 
     with Console(stderr=True, quiet=find_rank() > 0).status(f"loading {what}"):
         yield
