@@ -437,7 +437,7 @@ def test_a_tool_without_a_name_is_an_error(spec: object) -> None:
         bind_tools([specify(), spec])
 
 
-@pytest.mark.parametrize(("name", "annotation"), [("x", bytes), ("return", str), ("Returns", str)])
+@pytest.mark.parametrize(("name", "annotation"), [("x", set[int]), ("return", str), ("Returns", str)])
 def test_what_transformers_cannot_show_is_an_error(name: str, annotation: object) -> None:
     """The dry run names the tool, whether a type, a name or a description is at fault."""
     parameter = BoundParameter(name, name, annotation, required=True, default=None, description="x")

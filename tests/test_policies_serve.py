@@ -8,6 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
+import transformers
+from packaging.version import Version
 
 from multiors import MultiOpenRewardSpec, ORSSource
 from multiors.evaluation.policies import EndpointPolicy, LocalPolicy, Policy, PolicyError, Reply, Sampling
@@ -16,6 +18,11 @@ from tests.playing import factories
 from tests.servers.launch import ServerHandle
 from tests.servers.serving import serve_model
 from tests.speaking_policy import LAST_WORDS, build_speaking_policy
+
+pytestmark = pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.24"),
+    reason="`transformers serve` lists no model",
+)
 
 WORDS = ("oak",)
 GREEDY = Sampling(temperature=0.0, max_tokens=60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -267,7 +267,10 @@ def _shown() -> Iterator[_Bars]:
         TimeRemainingColumn(),
     )
 
-    with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=4) as progress:
+    progress = Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=4)
+
+    # Before rich 14.3 one that is disabled ends with an empty line.
+    with nullcontext() if progress.disable else progress:
         yield _Bars(progress)
 
 

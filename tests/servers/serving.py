@@ -31,10 +31,11 @@ def serve_model(model: Path, log: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     command = [sys.executable, "-c", "from transformers.cli.transformers import main; main()", "serve", str(model)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(log.parent)}  # it must be there
 
     with (
         log.open("wb") as said,
-        subprocess.Popen(command, stdout=said, stderr=said, env={**os.environ, "HF_HUB_OFFLINE": "1"}) as process,
+        subprocess.Popen(command, stdout=said, stderr=said, env=environment) as process,
     ):
         try:
             _wait(process, port, log)
