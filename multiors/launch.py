@@ -211,6 +211,15 @@ def _check_agreement(checkpoint: Path | None) -> None:
         )
 
 
+def _check_model(name: str) -> None:
+    """Check that a folder is there; whatever else there may be is on the hub."""
+    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+        raise ConfigError(
+            f"model {name!r} cannot be trained: there is no such folder. Write the path of a folder that holds a "
+            f"model, or a name on the hub, as in Qwen/Qwen3-4B."
+        )
+
+
 def _make_trainer(spec: MultiOpenRewardSpec, config: RunConfig, args: Any, adapter: Any) -> tuple[Any, Path | None]:
     """The trainer, and where it evaluates, if it does."""
     from trl import GRPOTrainer
@@ -221,6 +230,8 @@ def _make_trainer(spec: MultiOpenRewardSpec, config: RunConfig, args: Any, adapt
     model = config.model.name if config.model is not None else ""
     trainer_class = ConcurrentGRPOTrainer if config.trainer == "concurrent" else GRPOTrainer
     slots = {"train_dataset": spec.train_dataset, "environment_factory": spec.environment_factory}
+
+    _check_model(model)
 
     with _refusing(f"model {model!r} cannot be trained"):
         trainer = trainer_class(

@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -40,10 +41,8 @@ def shown(result: Comparison) -> str:
 def test_what_regressed_is_said_first(comparison: Comparison) -> None:
     """Then what improved, then what cannot be told, then the numbers, then the answer."""
     text = to_text(comparison)
-    places = [
-        text.index(said)
-        for said in ("Worse on 1 of 4", "Better on 1 of 4", "Cannot tell on 2 of 4", "difference", "Whether curriculum")
-    ]
+    parts = ("Worse on 1 of 4", "Better on 1 of 4", "Cannot tell on 2 of 4", "  difference", "Whether curriculum")
+    places = [text.index(said) for said in parts]
 
     assert sorted(places) == places
 
@@ -54,6 +53,30 @@ def test_what_cannot_be_told_says_what_would_have_been_seen(comparison: Comparis
 
     assert line.endswith("; would have seen ±0.058")
     assert "adjusted p 0.1" in line
+
+
+def test_means_that_are_over_other_tasks_than_the_difference_say_so(comparison: Comparison) -> None:
+    """Or they would seem not to add up."""
+    name = next(name for name, each in comparison.sources.items() if each.verdict == "worse")
+    counts = {comparison.reference.sources[name].score.num_units, comparison.candidate.sources[name].score.num_units}
+    same = replace(comparison.sources[name], num_pairs=counts.pop())
+    fewer = replace(same, num_pairs=same.num_pairs - 1)
+    told, whole = (to_text(replace(comparison, sources={name: each})) for each in (fewer, same))
+
+    assert set() == counts
+    assert f" over {same.num_pairs} and {same.num_pairs} tasks, of which {fewer.num_pairs} are compared\n" in told
+    assert "are compared\n" not in whole
+
+
+def test_pass_at_k_of_a_part_of_the_tasks_says_of_how_many(comparison: Comparison) -> None:
+    """Tasks with fewer scored episodes are not in it, so it can be lower than that of a smaller k."""
+    arm = comparison.reference
+    name, source = next(iter(arm.sources.items()))
+    estimate = replace(source.score, value=0.5, low=None, high=None)
+    passes = {1: estimate, 2: replace(estimate, num_units=1)}
+    text = to_markdown(replace(arm, sources={name: replace(source, success_at=1.0, pass_at=passes)}))
+
+    assert "| 0.500 | 0.500 of 1 task |" in text
 
 
 def test_no_regression_is_said_too(comparison: Comparison) -> None:
@@ -77,7 +100,11 @@ def test_a_gain_overall_does_not_hide_a_loss(comparison: Comparison) -> None:
 def test_the_worst_comes_first(comparison: Comparison) -> None:
     """Regressions are ordered by their size, and so are gains."""
     small = replace(comparison.sources["sort"], value=-0.01)
-    lines = to_text(replace(comparison, sources={"small": small, **comparison.sources})).splitlines()
+    arms: dict[str, Any] = {
+        arm: replace(result, sources={"small": result.sources["sort"], **result.sources})
+        for arm, result in (("reference", comparison.reference), ("candidate", comparison.candidate))
+    }
+    lines = to_text(replace(comparison, **arms, sources={"small": small, **comparison.sources})).splitlines()
     start = lines.index("Worse on 2 of 5 environments")
 
     assert ["sort", "small"] == [line.split()[0] for line in lines[start + 1 : start + 3]]

@@ -315,7 +315,7 @@ def test_a_server_that_is_down_does_not_stop_training_and_may_come_back(caplog: 
     """A dead server makes rollouts unreachable, reported once loudly; when it is back, the next reset works."""
     with serve("Echo") as server, fresh(server, open_timeout_s=0.5) as environment:
         server.kill()
-        parts = ("left out for now", "within 0.5 s: TimeoutError", "still does not answer", "answers again")
+        parts = ("until it is", "within 0.5 s: TimeoutError", "still does not answer", "answers again")
         with caplog.at_level(logging.DEBUG, "multiors.ors"):
             prompts = [environment.reset(task_index=0) for _ in range(2)]
         error = environment._episode().error
@@ -326,7 +326,7 @@ def test_a_server_that_is_down_does_not_stop_training_and_may_come_back(caplog: 
     assert [UNOPENED] * 2 == prompts
     assert "could not be reached before and still does not answer" in error
     assert [
-        (logging.WARNING, "left out for now"),
+        (logging.WARNING, "until it is"),
         (logging.WARNING, "within 0.5 s: TimeoutError"),
         (logging.DEBUG, "still does not answer"),
         (logging.WARNING, "answers again"),

@@ -81,6 +81,7 @@ def test_the_table_shows_every_source_and_what_failed() -> None:
         "echo           0       –       –         –           0             0",
         "",
         "source 'sort': unscored: 1 no_score.",
+        "source 'heat': no rollout was scored, so nothing was learned from it.",
         "source 'heat': unscored: 1 tool_error.",
         "source 'heat': failed calls: a 2, b 1, c 1, ….",
         f"source 'heat': the first error, in step 3, task 7: tool_error: {'x' * 280}…",

@@ -308,7 +308,7 @@ def test_no_key_is_in_what_a_run_leaves(folder: Path, run: Run, monkeypatch: pyt
     ("arguments", "message"),
     [
         (("--set", "model=null"), "the run file names no model. Write model: NAME into it, or pass --set model=NAME."),
-        (("--set", "model=./none"), "model './none' cannot be trained: OSError: "),
+        (("--set", "model=./none"), "model './none' cannot be trained: there is no such folder."),
         (("--resume",), "--resume: there is no checkpoint in 'out'."),
         (("--resume", "none"), "--resume: 'none' is no checkpoint."),
         (("--num-generations", "3"), "training: GRPOConfig refuses these fields: ValueError: "),

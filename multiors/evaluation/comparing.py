@@ -97,7 +97,7 @@ def compare(
     found = compare_arms(*scores, seed=seed, success_at=success_at)
     remarks = (
         *_describe_changed_tasks(changed),
-        *(remark for arm in arms for remark in _describe_rest(arm)),
+        *(remark for arm in arms for remark in (*_describe_rest(arm), *_describe_failures(arm))),
         *_describe_differences(*(arm.runs for arm in arms)),
         *found.remarks,
     )
@@ -234,8 +234,8 @@ def _describe_failures(arm: _ReadArm) -> Iterator[str]:
 
     for source, number in failed.items():
         yield (
-            f"Source {source!r}: the environment failed in {number:,} episodes, which have no score. `multiors "
-            f"evaluate --replay-failed` plays them again."
+            f"Source {source!r}: the environment failed in {number:,} episodes of {arm.name!r}, which have no score. "
+            f"`multiors evaluate --replay-failed` plays them again."
         )
 
 

@@ -156,6 +156,8 @@ def _percent(fraction: float | None) -> str:
 
 def _remark(name: str, summary: SourceSummary) -> list[str]:
     lines = []
+    if summary.num_rollouts and not summary.num_scored:
+        lines.append(f"source {name!r}: no rollout was scored, so nothing was learned from it.")
     reasons = [f"{count:,} {reason}" for reason, count in summary.unscored_by_reason.items() if count]
     if reasons:
         lines.append(f"source {name!r}: unscored: {', '.join(reasons)}.")

@@ -129,8 +129,6 @@ def _group(comparison: Comparison, verdict: Verdict) -> Group | None:
 
 def _say_source(comparison: Comparison, name: str) -> str:
     difference = comparison.sources[name]
-    arms = (comparison.reference, comparison.candidate)
-    means = [arm.sources[name].score.value if name in arm.sources else None for arm in arms]
 
     if difference.value is None:
         return "nothing to compare: no task has a score on both sides"
@@ -139,7 +137,18 @@ def _say_source(comparison: Comparison, name: str) -> str:
 
     if difference.verdict == "undecided":
         return f"{said}{_say_missed(difference)}"
-    return f"{said}; means {say_number(means[0])} and {say_number(means[1])}"
+    return f"{said}; {_say_means(comparison, name)}"
+
+
+def _say_means(comparison: Comparison, name: str) -> str:
+    """Of both arms; where they are not over what is compared, over how much they are."""
+    scores = [arm.sources[name].score for arm in (comparison.reference, comparison.candidate)]
+    counts, num_pairs = [score.num_units for score in scores], comparison.sources[name].num_pairs
+    said = f"means {say_number(scores[0].value)} and {say_number(scores[1].value)}"
+
+    if comparison.unit == "run" or set(counts) == {num_pairs}:
+        return said
+    return f"{said} over {counts[0]:,} and {counts[1]:,} tasks, of which {num_pairs:,} are compared"
 
 
 def _say_certainty(difference: Difference, *, adjusted: bool = False) -> str:
@@ -304,12 +313,22 @@ def _tabulate_passes(*arms: ArmResult) -> list[Table]:
         (
             *_lead(name, arm, arms),
             say_number(each.success_at),
-            *(say_estimate(each.pass_at[k]) if k in each.pass_at else NOTHING for k in numbers),
+            *(_say_pass(each, k) for k in numbers),
         )
         for name, arm, each in found
     ]
     header = _head(arms, "success from", *(f"pass@{k}" for k in numbers))
     return [Table("At least one success in k episodes", header, tuple(rows))] if rows else []
+
+
+def _say_pass(result: SourceResult, k: int) -> str:
+    """With the tasks that have so many scored episodes, where that is not all that are scored."""
+    if k not in result.pass_at:
+        return NOTHING
+
+    found = result.pass_at[k]
+    tasks = "" if found.num_units == result.score.num_units else f" of {count(found.num_units, 'task')}"
+    return f"{say_estimate(found)}{tasks}"
 
 
 def _tabulate_usage(*arms: ArmResult) -> list[Table]:

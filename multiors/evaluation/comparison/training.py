@@ -1,8 +1,8 @@
 """The page of a training: how each environment went over the run, and what fell is said first.
 
 Decides what counts as a fall: the mean of the last third of the run lies below that of the first by more than twice its
-standard error, steps taken as the units; or rollouts without a score became more frequent by as much. That is a hint
-and no test: the tasks of the two thirds differ, and so do the policies.
+standard error, steps taken as the units; or scores became fewer by as much, for whatever reason. That is a hint and no
+test: the tasks of the two thirds differ, and so do the policies.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class Change(NamedTuple):
     """From the first third of a run to the last."""
 
     first: float | None
+    """Mean of the first third. None: nothing is known of it."""
+
     last: float | None
     error: float | None
     """Standard error of the difference. None: too few steps."""
@@ -93,15 +95,10 @@ def to_training_html(series: RunSeries, rollouts: str | os.PathLike[str] | None)
 
 def find_change(values: Sequence[float | None]) -> Change:
     """How the values of a run's last third differ from those of its first; what is None is passed over."""
-    third = len(values) // 3
-    parts = [[value for value in part if value is not None] for part in (values[:third], values[-third:])]
+    first, _, last = _find_parts(values)
+    parts = [[value for value in values[start:end] if value is not None] for start, end in _cut(len(values))[::2]]
 
-    if not third or not all(parts):
-        return Change(None, None, None)
-
-    first, last = (math.fsum(part) / len(part) for part in parts)
-
-    if min(map(len, parts)) < _LEAST_STEPS:
+    if first is None or last is None or min(map(len, parts)) < _LEAST_STEPS:
         return Change(first, last, None)
 
     variances = [_find_variance(part) / len(part) for part in parts]
@@ -138,7 +135,11 @@ def _describe(series: RunSeries, failures: Mapping[str, Failures], verdicts: Map
 
 def _group(series: RunSeries, failures: Mapping[str, Failures], verdicts: Mapping[str, Verdict]) -> Iterator[Group]:
     changes = {name: find_change(series.rewards[name]) for name in verdicts}
-    titles: dict[Verdict, str] = {"worse": "Fell on", "better": "Rose on", "undecided": "No clear change on"}
+    titles: dict[Verdict, str] = {
+        "worse": "Rewards fell, or became fewer, on",
+        "better": "Rewards rose on",
+        "undecided": "No clear change on",
+    }
 
     for verdict, title in titles.items():
         names = [name for name, each in verdicts.items() if each == verdict]
@@ -153,29 +154,35 @@ def _group(series: RunSeries, failures: Mapping[str, Failures], verdicts: Mappin
 
 def _answer(verdicts: Mapping[str, Verdict]) -> str:
     numbers = Counter(verdicts.values())
-    parts = [f"fell on {numbers['worse']}"] if numbers["worse"] else []
+    parts = [f"fell, or became fewer, on {numbers['worse']}"] if numbers["worse"] else []
     parts += [f"rose on {numbers['better']}"] if numbers["better"] else []
     parts += [f"did not change clearly on {numbers['undecided']}"] if numbers["undecided"] else []
     listed = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
-    return f"From the first to the last third of the run the policy {listed} of {count(len(verdicts), 'environment')}."
+    return f"From the first to the last third of the run rewards {listed} of {count(len(verdicts), 'environment')}."
 
 
 def _say_change(change: Change, failures: Failures | None) -> str:
     parts = []
 
-    if change.first is None:
-        parts.append("nothing scored in the first or the last third")
-    else:
-        around = "" if change.error is None else f" ± {say_number(2 * change.error)}"
-        means = f"mean reward {say_number(change.first)}, then {say_number(change.last)}"
-        parts.append(f"{means} ({say_difference(change.value)}{around})")
+    around = "" if change.error is None else f", twice its standard error is {say_number(2 * change.error)}"
+    means = f"mean reward {say_number(change.first)}, then {say_number(change.last)}"
+    difference = None if change.first is None or change.last is None else change.value
+    parts.append(means if difference is None else f"{means} ({say_difference(difference)}{around})")
 
-    unscored = None if failures is None else find_change(failures.unscored)
+    if failures is None:
+        return "; ".join(parts)
 
-    if unscored is not None and (unscored.first or unscored.last):
-        parts.append(f"unscored {say_fraction(unscored.first)}, then {say_fraction(unscored.last)}")
+    unscored = find_change(failures.unscored)
+
+    if unscored.first or unscored.last:
+        why = _say_most(failures.reasons_by_part[-1])
+        parts.append(f"unscored {say_fraction(unscored.first)}, then {say_fraction(unscored.last)}{why}")
 
     return "; ".join(parts)
+
+
+def _say_most(reasons: Counter[UnscoredReason]) -> str:
+    return "".join(f", most of them {reason.value}" for reason, _ in reasons.most_common(1))
 
 
 def _tabulate_rewards(series: RunSeries) -> Table:
@@ -201,9 +208,14 @@ def _tabulate_reasons(failures: Mapping[str, Failures]) -> list[Table]:
     return [Table("Unscored rollouts", ("environment", "why", *_PARTS), tuple(rows))] if rows else []
 
 
-def _find_parts(values: Values) -> list[float | None]:
-    cuts = [round(len(values) * part / 3) for part in range(4)]
-    return [_mean(values[start:end]) for start, end in pairwise(cuts)]
+def _cut(num_steps: int) -> list[tuple[int, int]]:
+    """Where the thirds of a run begin and end; what three does not divide is in the middle."""
+    third = num_steps // 3
+    return list(pairwise((0, third, num_steps - third, num_steps)))
+
+
+def _find_parts(values: Sequence[float | None]) -> list[float | None]:
+    return [_mean(values[start:end]) for start, end in _cut(len(values))]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -269,9 +281,12 @@ def _summarize(
     num_bins = min(_NUM_BINS, len(steps))
     bins = [[0, 0] for _ in range(num_bins)]
 
+    for part, (start, end) in zip(parts, _cut(len(steps)), strict=True):
+        for step in steps[start:end]:
+            part.update(reasons.get((name, step), {}))
+
     for place, step in enumerate(steps):
         number, unscored = by_step.get(step, (0, 0))
-        parts[place * 3 // len(steps)].update(reasons.get((name, step), {}))
         bins[place * num_bins // len(steps)][0] += number
         bins[place * num_bins // len(steps)][1] += unscored
 

@@ -87,7 +87,8 @@ def describe_scales(scales: Mapping[str, Scale], *, is_normalized: bool, is_comp
         verdict = ", so there is no overall verdict" if is_comparison else ""
         yield (
             f"The macro average adds scores of ranges that are not known to be the same ({listed}): a source with a "
-            f"wide range counts for more{verdict}. Declare each source's range to have them brought to one scale."
+            f"wide range counts for more{verdict}. Declare each source's range (in a run file as reward: "
+            f"{{range: [0, 10]}}) and evaluate anew to have them brought to one scale."
         )
 
 

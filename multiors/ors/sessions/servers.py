@@ -91,7 +91,9 @@ class Servers:
 
         if url not in self._left_out:
             self._left_out.add(url)
-            logger.warning("source %r: the server at %s cannot be reached and is left out for now.", label, url)
+            logger.warning(
+                "source %r: the server at %s cannot be reached. No session is sent to it until it is.", label, url
+            )
             self._start(self._wait_for, url)
 
     async def _wait_for(self, url: str) -> None:
