@@ -63,6 +63,9 @@ class Trained:
     is_first: bool
     """Whether this process speaks for all."""
 
+    resumed_from: Path | None = None
+    """Checkpoint that the run went on from; then `summary` is of the rollouts since."""
+
 
 def find_output(config: RunConfig) -> Path:
     """The folder that a run writes to."""
@@ -143,7 +146,7 @@ def train_run(config: RunConfig, *, resume: Resume = None, on_begin: Callable[[P
         last, steps = find_checkpoint(output), trainer.state.global_step
 
     trainer.accelerator.end_training()  # ends trackers, and the group of processes
-    return Trained(output, last, steps, spec.summary(), evaluations, is_first)
+    return Trained(output, last, steps, spec.summary(), evaluations, is_first, checkpoint)
 
 
 def _check_folder(output: Path) -> None:

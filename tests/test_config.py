@@ -239,6 +239,10 @@ def test_functions_are_found_beside_the_place_of_use(
         ("a: b: c", r"is no YAML: mapping values are not allowed here.*line 1, column 5"),
         ("seed: 1\n---\nseed: 2", r"is no YAML: expected a single document"),
         ("seed: *other", r"is no YAML: found undefined alias 'other'"),
+        (
+            "a:\n  b: 1\n c: 2",
+            r"is no YAML: while parsing a block mapping, expected.* \(line 3, column 2\)\.$",
+        ),
         ("seed: !!python/name:os.system", r"is no YAML: could not determine a constructor"),
         ("seed: 2024-13-45", r"is no YAML: month must be in 1\.\.12"),
         ("{[a]: 1}", r"is no YAML: .*found unhashable key"),

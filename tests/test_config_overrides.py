@@ -164,10 +164,10 @@ def test_mistakes_of_overrides_are_told_from_those_of_the_file(tmp_path: Path) -
     starts = [": ".join(line.split(": ")[:2]) for line in str(caught.value).splitlines()[1:]]
     assert [
         "- line 2: sources.a.weight",
-        "- --set: sources.a.split",
-        "- --set: sources.b.weight",
-        "- --set: sources.c.target",
-        "- --set: steps",
+        "- command line: sources.a.split",
+        "- command line: sources.b.weight",
+        "- command line: sources.c.target",
+        "- command line: steps",
     ] == starts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -49,6 +50,17 @@ def test_summaries_add_up_however_the_rollouts_were_divided(parts: list[list[Rol
     whole = summarize_source([rollout for part in parts for rollout in part])
 
     assert whole == add_summaries([summarize_source(part) for part in parts])
+
+
+@pytest.mark.parametrize(("last_scored", "is_told"), [(6, False), (5, True)])
+def test_a_source_that_is_scored_no_more_is_told(last_scored: int, is_told: bool) -> None:
+    """From three steps at the end on; the table alone does not show when it happened."""
+    rollouts = [replace(record(1.0), step=step) for step in range(last_scored + 1)]
+    rollouts += [replace(record(None, UnscoredReason.UNREACHABLE), step=step) for step in range(last_scored + 1, 9)]
+    told = str(RunSummary({"sort": summarize_source(rollouts)}))
+
+    assert is_told == ("source 'sort': nothing was scored, and so nothing learned, from step 6 to 8, its last." in told)
+    assert is_told == ("nothing" in told)
 
 
 @given(st.permutations(range(4)))

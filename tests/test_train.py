@@ -216,6 +216,8 @@ def test_a_run_goes_on_from_its_last_checkpoint(trained: Trained, folder: Path, 
     assert (0, 0) == (begun.exit_code, resumed.exit_code)
     assert "trained     1 steps" in begun.out
     assert "trained     2 steps" in resumed.out
+    assert resumed.out.startswith("rollouts since checkpoint-1:\n")
+    assert "since" not in begun.out
     assert drawn(trained.folder / "rollouts") == drawn(folder / "rollouts")
     assert 1 == load_run_file(Path("out/run-until-checkpoint-1.yaml")).training["max_steps"]
     assert 2 == load_run_file(Path("out/run.yaml")).training["max_steps"]
@@ -313,7 +315,7 @@ def test_no_key_is_in_what_a_run_leaves(folder: Path, run: Run, monkeypatch: pyt
         (("--resume", "none"), "--resume: 'none' is no checkpoint."),
         (("--num-generations", "3"), "training: GRPOConfig refuses these fields: ValueError: "),
         (("--shuffle-dataset",), "shuffle_dataset=True contradicts the mix"),
-        (("--max-steps", "many"), "- --set: training.max_steps: Input should be a valid integer (got 'many')"),
+        (("--max-steps", "many"), "- command line: training.max_steps: Input should be a valid integer (got 'many')"),
         (("--set", "sources.sort.target=http://127.0.0.1:9"), "source 'sort': the server at http://127.0.0.1:9 cannot"),
         (("--set", "sources.echo.api_key=${CANARY_NONE}"), "the environment variable 'CANARY_NONE' is not set"),
         (("--output-dir", "run.yaml/x"), "the output folder 'run.yaml/x' cannot be written: 'run.yaml' is no folder."),

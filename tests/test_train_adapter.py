@@ -59,13 +59,13 @@ def test_an_adapter_is_trained_resumed_and_evaluated(folder: Path, run: Run, tin
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("peft.rank=4", "- --set: peft.rank: LoraConfig has no field of this name that YAML can hold"),
+        ("peft.rank=4", "- command line: peft.rank: LoraConfig has no field of this name that YAML can hold"),
         ("peft.lora_alfa=4", "did you mean 'lora_alpha'"),
-        ("peft.r=four", "- --set: peft.r: Input should be a valid integer (got 'four')"),
+        ("peft.r=four", "- command line: peft.r: Input should be a valid integer (got 'four')"),
         ("peft.inference_mode=true", "peft.inference_mode: this does not stand here: peft sets it itself"),
         ("peft.layers_pattern=x", "peft: LoraConfig refuses these fields: ValueError: "),
         ("peft.r=0", "cannot be trained: ValueError: `r` should be a positive integer"),
-        ("peft=true", "- --set: peft: Input should be a valid dictionary (got True)"),
+        ("peft=true", "- command line: peft: Input should be a valid dictionary (got True)"),
         ("peft.target_modules=none_of_these", "Target modules none_of_these not found in the base model"),
     ],
 )

@@ -197,6 +197,8 @@ def _print_result(config: RunConfig, trained: Trained, *, as_json: bool) -> None
         )
         return
 
+    if trained.resumed_from is not None:
+        print(f"rollouts since {trained.resumed_from.name}:")
     print(f"{trained.summary}\n")
     print(f"trained     {trained.num_steps:,} steps; the model is in {trained.output}")
     if trained.checkpoint is not None:

@@ -214,7 +214,7 @@ def _place(text: _Read, location: Location) -> tuple[int, str, str]:
     override = _find_override(text, location)
 
     if override is not None:
-        return sys.maxsize, "--set", _name_place(_follow_values(text.values, location), location)
+        return sys.maxsize, "command line", _name_place(_follow_values(text.values, location), location)
 
     written = follow(text.node, location)
     first = text.node.start_mark.line + 1 if text.node else 1

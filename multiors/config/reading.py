@@ -63,7 +63,16 @@ def parse_yaml(text: str) -> Document:
         return Document(yaml.compose(text, Loader=_Loader), yaml.load(text, Loader=_Loader))
     # Besides its own errors, the reader lets through those of dates that do not exist.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
+        raise ValueError(" ".join(_say_what(error).split())) from error
+
+
+def _say_what(error: Exception) -> str:
+    """The reader's words and place, without the line and the caret below it, for a message has one line."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return str(error)
+
+    words = ", ".join(filter(None, (error.context, error.problem)))
+    return f"{words} (line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1})"
 
 
 def read_yaml(path: Path, kind: str) -> Document:

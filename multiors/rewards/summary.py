@@ -18,6 +18,7 @@ __all__ = ["FirstError", "RunSummary", "SourceSummary", "add_summaries", "summar
 
 _MOST_TOOLS = 3  # Named in the remarks; the others are in `failed_calls_by_tool`.
 _MOST_CHARACTERS = 300  # Of an error in the remarks.
+_SILENT_STEPS = 3  # From so many steps without a score at the end on, they are remarked.
 
 
 class FirstError(NamedTuple):
@@ -51,6 +52,12 @@ class SourceSummary:
 
     first_error: FirstError | None = None
     """None: nothing failed in the environment."""
+
+    last_step: int = -1
+    """Step of the last rollout. -1: there is none."""
+
+    last_scored_step: int = -1
+    """Step of the last scored rollout. -1: there is none."""
 
     @property
     def mean_reward(self) -> float | None:
@@ -110,6 +117,8 @@ def summarize_source(records: Sequence[RolloutRecord]) -> SourceSummary:
         num_tool_calls=len(calls),
         failed_calls_by_tool=dict(Counter(call.tool for call in calls if call.failure is not None)),
         first_error=min(errors, default=None),
+        last_step=max((record.step for record in records), default=-1),
+        last_scored_step=max((record.step for record in records if record.reward is not None), default=-1),
     )
 
 
@@ -130,6 +139,8 @@ def add_summaries(parts: Sequence[SourceSummary]) -> SourceSummary:
         num_tool_calls=sum(part.num_tool_calls for part in parts),
         failed_calls_by_tool=dict(calls),
         first_error=min(errors, default=None),
+        last_step=max((part.last_step for part in parts), default=-1),
+        last_scored_step=max((part.last_scored_step for part in parts), default=-1),
     )
 
 
@@ -158,6 +169,11 @@ def _remark(name: str, summary: SourceSummary) -> list[str]:
     lines = []
     if summary.num_rollouts and not summary.num_scored:
         lines.append(f"source {name!r}: no rollout was scored, so nothing was learned from it.")
+    elif summary.last_step - summary.last_scored_step >= _SILENT_STEPS:
+        lines.append(
+            f"source {name!r}: nothing was scored, and so nothing learned, from step {summary.last_scored_step + 1} to "
+            f"{summary.last_step}, its last."
+        )
     reasons = [f"{count:,} {reason}" for reason, count in summary.unscored_by_reason.items() if count]
     if reasons:
         lines.append(f"source {name!r}: unscored: {', '.join(reasons)}.")
