@@ -332,7 +332,7 @@ def test_a_dead_server_is_left_out_until_it_answers(
     said = [record.getMessage() for record in caplog.records]
     assert ["Say oak.", "Say ash.", "Say elm.", "Say fir."] == prompts
     assert {"echo": 1} == opened
-    assert 1 == sum("cannot be reached and is left out" in line for line in said)
+    assert 1 == sum("cannot be reached. No session is sent to it" in line for line in said)
     assert 1 == sum("answers again" in line for line in said)
 
 

@@ -71,6 +71,8 @@ def test_a_summary_counts_what_happened() -> None:
         unscored_by_reason=reasons,
         num_tool_calls=4,
         failed_calls_by_tool={"move": 2},
+        last_step=0,
+        last_scored_step=0,
     )
     assert expected == summary
     assert (0.5, 0.5, 0.5, 2) == (
