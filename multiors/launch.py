@@ -127,6 +127,7 @@ def train_run(config: RunConfig, *, resume: Resume = None, on_begin: Callable[[P
     adapter = _make_adapter(config)
     output = find_output(config)
     _check_folder(output)
+    _check_model(config.model.name)
     checkpoint = choose_checkpoint(output, resume)
 
     with build_spec(config) as spec:
@@ -233,8 +234,6 @@ def _make_trainer(spec: MultiOpenRewardSpec, config: RunConfig, args: Any, adapt
     model = config.model.name if config.model is not None else ""
     trainer_class = ConcurrentGRPOTrainer if config.trainer == "concurrent" else GRPOTrainer
     slots = {"train_dataset": spec.train_dataset, "environment_factory": spec.environment_factory}
-
-    _check_model(model)
 
     with _refusing(f"model {model!r} cannot be trained"):
         trainer = trainer_class(

@@ -13,7 +13,6 @@ import runpy
 import signal
 import socket
 import sys
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -90,10 +89,6 @@ def load() -> None:
     """Import what takes long."""
     for name in ("datasets", "openreward", "trl.trainer.grpo_trainer", "multiors.cli", "multiors.launch"):
         import_module(name)
-
-    # torch imports it when a process ends, if it is there; that makes Python forget that Ctrl-C ended it.
-    with suppress(ImportError):
-        import_module("tabulate")
 
     # To collect what was loaded would copy it into each process that is forked.
     gc.collect()

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,8 @@ def _run_train(options: argparse.Namespace) -> int:
         config = read_run_file(options)
 
         with loading("PyTorch and TRL"):
+            import_module("trl.trainer.grpo_trainer")  # what takes the time, and all that follows needs it
+
             from multiors.launch import train_run
 
         if options.check and not _is_sound(config):
@@ -164,8 +167,9 @@ def _show_plan(plan: Plan) -> None:
 
 def _say_how_to_go_on(config: RunConfig) -> None:
     from multiors.launch import RUN_FILE, find_checkpoint, find_output
+    from multiors.rollout_log import find_rank
 
-    if os.environ.get("RANK", "0") != "0":
+    if find_rank() > 0:
         return
 
     output = find_output(config)

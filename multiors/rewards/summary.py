@@ -6,7 +6,7 @@ Arithmetic on records. When a table is shown, and to whom, is decided elsewhere.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import fsum
 from typing import Any, NamedTuple
@@ -53,11 +53,11 @@ class SourceSummary:
     first_error: FirstError | None = None
     """None: nothing failed in the environment."""
 
-    last_step: int = -1
-    """Step of the last rollout. -1: there is none."""
+    last_step: int | None = None
+    """Step of the last rollout. None: there is none."""
 
-    last_scored_step: int = -1
-    """Step of the last scored rollout. -1: there is none."""
+    last_scored_step: int | None = None
+    """Step of the last scored rollout. None: there is none."""
 
     @property
     def mean_reward(self) -> float | None:
@@ -117,8 +117,8 @@ def summarize_source(records: Sequence[RolloutRecord]) -> SourceSummary:
         num_tool_calls=len(calls),
         failed_calls_by_tool=dict(Counter(call.tool for call in calls if call.failure is not None)),
         first_error=min(errors, default=None),
-        last_step=max((record.step for record in records), default=-1),
-        last_scored_step=max((record.step for record in records if record.reward is not None), default=-1),
+        last_step=max((record.step for record in records), default=None),
+        last_scored_step=max((record.step for record in records if record.reward is not None), default=None),
     )
 
 
@@ -139,9 +139,13 @@ def add_summaries(parts: Sequence[SourceSummary]) -> SourceSummary:
         num_tool_calls=sum(part.num_tool_calls for part in parts),
         failed_calls_by_tool=dict(calls),
         first_error=min(errors, default=None),
-        last_step=max((part.last_step for part in parts), default=-1),
-        last_scored_step=max((part.last_scored_step for part in parts), default=-1),
+        last_step=_find_last(part.last_step for part in parts),
+        last_scored_step=_find_last(part.last_scored_step for part in parts),
     )
+
+
+def _find_last(steps: Iterable[int | None]) -> int | None:
+    return max((step for step in steps if step is not None), default=None)
 
 
 def _describe_error(record: RolloutRecord) -> str:
@@ -167,12 +171,13 @@ def _percent(fraction: float | None) -> str:
 
 def _remark(name: str, summary: SourceSummary) -> list[str]:
     lines = []
-    if summary.num_rollouts and not summary.num_scored:
+    last, last_scored = summary.last_step, summary.last_scored_step
+    if last is not None and last_scored is None:
         lines.append(f"source {name!r}: no rollout was scored, so nothing was learned from it.")
-    elif summary.last_step - summary.last_scored_step >= _SILENT_STEPS:
+    if last is not None and last_scored is not None and last - last_scored >= _SILENT_STEPS:
         lines.append(
-            f"source {name!r}: nothing was scored, and so nothing learned, from step {summary.last_scored_step + 1} to "
-            f"{summary.last_step}, its last."
+            f"source {name!r}: nothing was scored, and so nothing learned, from step {last_scored + 1} to {last}, its "
+            f"last."
         )
     reasons = [f"{count:,} {reason}" for reason, count in summary.unscored_by_reason.items() if count]
     if reasons:
