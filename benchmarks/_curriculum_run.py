@@ -227,7 +227,7 @@ class _Journal:
 
     def summarize(self, steps: int) -> dict[str, dict[str, float | int | None]]:
         """By source: its share of the rollouts, in all and in the last tenth, and the highest level drawn there."""
-        last = [rollout for rollout in self._rollouts if rollout[0] >= 0.9 * steps] or self._rollouts
+        last = [rollout for rollout in self._rollouts if rollout[0] > 0.9 * steps] or self._rollouts
         return {
             name: {
                 "share": _find_share(self._rollouts, name),

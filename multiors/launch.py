@@ -21,6 +21,7 @@ from multiors.errors import ConfigError, MultiORSError
 from multiors.mixing import Plan
 from multiors.rewards import RunSummary
 from multiors.spec import MultiOpenRewardSpec
+from multiors.training import describe_refusal
 from multiors.training.others import TRLSource
 from multiors.training.processes import gather, is_first_process
 
@@ -108,13 +109,21 @@ def choose_checkpoint(output: Path, resume: Resume) -> Path | None:
     return None if resume is None else last
 
 
-def train_run(config: RunConfig, *, resume: Resume = None, on_begin: Callable[[Plan], None] | None = None) -> Trained:
+def train_run(
+    config: RunConfig,
+    *,
+    resume: Resume = None,
+    on_begin: Callable[[Plan], None] | None = None,
+    on_interrupt: Callable[[RunSummary], None] | None = None,
+) -> Trained:
     """Train what a run file describes.
 
     Args:
         config: The run file.
         resume: Where to begin.
         on_begin: Called with the plan before the first step, in the first process.
+        on_interrupt: Called in the first process if the training is interrupted, with what became of the rollouts of
+            this process.
 
     Raises:
         ConfigError: The run file names no model, one that cannot be loaded, or fields that the trainer refuses; or an
@@ -142,7 +151,13 @@ def train_run(config: RunConfig, *, resume: Resume = None, on_begin: Callable[[P
         if is_first and on_begin is not None:
             on_begin(spec.plan())
 
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        try:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        except KeyboardInterrupt:
+            if is_first and on_interrupt is not None:
+                on_interrupt(spec.summary())
+            raise
+
         trainer.save_model()
         last, steps = find_checkpoint(output), trainer.state.global_step
 
@@ -318,5 +333,4 @@ def _refusing(what: str) -> Iterator[None]:
     except MultiORSError:
         raise
     except _REFUSALS as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{what}: {type(error).__name__}: {reason}") from error
+        raise ConfigError(f"{what}: {describe_refusal(error)}") from error

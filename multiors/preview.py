@@ -14,6 +14,7 @@ from multiors.checks.mix import for_this_machine
 from multiors.errors import ConfigError, MultiORSError
 from multiors.mixing import PRESETS, LearningCurve, Plan, Simulation
 from multiors.spec import MultiOpenRewardSpec
+from multiors.training import describe_refusal
 
 __all__ = ["Preview", "make_preview", "read_assumptions"]
 
@@ -106,4 +107,4 @@ def _lay_out(spec: MultiOpenRewardSpec, training: Mapping[str, Any]) -> None:
         except MultiORSError:
             raise
         except (TypeError, ValueError, ImportError, RuntimeError, OSError) as error:
-            raise ConfigError(f"training: GRPOConfig refuses these fields: {type(error).__name__}: {error}") from error
+            raise ConfigError(f"training: GRPOConfig refuses these fields: {describe_refusal(error)}") from error

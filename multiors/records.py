@@ -119,7 +119,8 @@ class RolloutRecord:
     """Position in the schedule. None outside training."""
 
     step: int
-    """The trainer's global step when the rollout was scored."""
+    """The optimizer step that was under way when the rollout was scored, from 1, as in the trainer's log; while the
+    trainer evaluates, the last one. 0: outside a trainer."""
 
     reward: float | None
     """What the trainer was given for this rollout, before reward weights. None: unscored."""

@@ -128,7 +128,7 @@ def test_fields_that_the_trainer_refuses_are_an_error(mix: Any) -> None:
     """Its own words are shown, and the plan is made without them."""
     report = look(mix(), training={"steps": 3})
 
-    assert "error" == find_level(report, None, "training", "GRPOConfig refuses these arguments: TypeError: ")
+    assert "error" == find_level(report, None, "training", "GRPOConfig refuses these fields: TypeError: ")
     assert "ok" == levels(report, None)["plan"]
 
 

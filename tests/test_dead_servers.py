@@ -70,7 +70,7 @@ def test_training_goes_on_past_a_dead_server_and_takes_it_back(
 
     def restart(batch: list[RolloutRecord]) -> None:
         records.extend(batch)
-        if batch[0].source == "dead" and batch[0].step == 1:
+        if batch[0].source == "dead" and batch[0].step == 2:
             server.restart()
 
     def answer(conversation: str, row: int) -> str:
@@ -94,7 +94,7 @@ def test_training_goes_on_past_a_dead_server_and_takes_it_back(
             train(spec, tiny_policy, arguments, script=answer, trainer_class=trainer_class)
 
     by_step = {
-        source: [[r.reward for r in records if (r.source, r.step) == (source, step)] for step in range(3)]
+        source: [[r.reward for r in records if (r.source, r.step) == (source, step)] for step in (1, 2, 3)]
         for source in ("dead", "alive")
     }
 

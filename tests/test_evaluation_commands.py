@@ -53,6 +53,33 @@ def test_the_same_command_again_plays_nothing(run: Run, run_file: Path) -> None:
     assert "0 episodes of 1 sources go to chance; 3 were played before" in second.err
 
 
+def test_a_policy_writes_as_the_run_file_trains_it(run: Run, run_file: Path, tiny_policy: Path) -> None:
+    """What `training:` says of sampling and limits holds, unless the command line says otherwise; the rest does not."""
+    text = run_file.read_text()
+    run_file.write_text(
+        text + "training: {max_completion_length: 40, max_tool_calling_iterations: 3, temperature: 0.5, top_k: 0}\n"
+    )
+    play = ("evaluate", run_file, "--policy", tiny_policy, "--num-tasks", 1, "--episodes", 1, "--output")
+    manifests = []
+
+    for output, options in (("as-trained", ()), ("otherwise", ("--temperature", 0, "--max-turns", 0, "--top-k", 9))):
+        told = run(*play, output, *options)
+        assert 0 == told.exit_code, told.err
+        manifests.append(read_evaluation(output).manifest)
+
+    run_file.write_text(text)
+    told = run(*play, "nothing-said")
+    manifests.append(read_evaluation("nothing-said").manifest)
+
+    assert [(40, 3), (40, 0), (None, 50)] == [
+        (each.limits["max_completion_tokens"], each.limits["max_turns"]) for each in manifests
+    ]
+    assert [(0.5, 1.0, None, 40), (0, 1.0, 9, 40), (1.0, 1.0, None, 1024)] == [
+        tuple(each.policy["sampling"][name] for name in ("temperature", "top_p", "top_k", "max_tokens"))
+        for each in manifests
+    ]
+
+
 def test_two_evaluations_are_compared_into_every_form(run: Run, run_file: Path, tmp_path: Path) -> None:
     """A table, JSON, Markdown, a page and a picture say one thing."""
     for policy, output in (("silent", "before"), ("well:solve", "after")):

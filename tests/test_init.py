@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 
 from multiors.config import load_run_file
 from multiors.config.reading import parse_yaml
+from multiors.shell import write_command
 from tests.commands import Run
 from tests.servers.launch import ServerHandle
 from tests.servers.raw import serve_raw
@@ -29,7 +30,7 @@ def test_a_run_file_is_written_that_can_be_used(run: Run) -> None:
     config = load_run_file(Path("run.yaml"))
     schema = json.loads(run("schema").out)
 
-    assert (0, "", "wrote run.yaml; next: multiors check run.yaml\n") == told
+    assert (0, "", f"wrote run.yaml; next: {write_command('check', 'run.yaml')}\n") == told
     assert ["sort", "heat"] == list(config.sources)
     assert "# yaml-language-server: $schema=run.schema.json" == Path("run.yaml").read_text().splitlines()[0]
     assert [] == list(Draft202012Validator(schema).iter_errors(parse_yaml(Path("run.yaml").read_text()).values))

@@ -124,15 +124,15 @@ def test_four_processes_draw_what_one_draws_while_a_server_dies(
             run = Run(folder, finish(process))
 
     ranks = {path.stem.rpartition("-")[2] for path in (folder / "rollouts").iterdir()}
-    reasons = {step: {str(r.reason) for r in run.records() if r.source == "echo" and r.step == step} for step in (0, 1)}
+    reasons = {step: {str(r.reason) for r in run.records() if r.source == "echo" and r.step == step} for step in (1, 2)}
     others = [record.reward for record in run.records() if record.source != "echo"]
 
     assert (0, 0) == (alone.said.exit_code, run.said.exit_code), alone.said.err + run.said.err
     assert {"rank0", "rank1", "rank2", "rank3"} == ranks
     assert alone.drawn() == run.drawn()
     assert {2} == set(run.drawn().values())
-    assert set() == reasons[0] & {"unreachable", "session_lost"}
-    assert {"unreachable", "session_lost"} >= reasons[1]
+    assert set() == reasons[1] & {"unreachable", "session_lost"}
+    assert {"unreachable", "session_lost"} >= reasons[2]
     assert None not in others
     assert [(0.0, 1.0)] * STEPS == [(entry["env/echo/scored"], entry["env/sort/scored"]) for entry in run.log()]
     assert [0.25] * STEPS == [entry["env/echo/share"] for entry in run.log()]

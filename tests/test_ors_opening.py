@@ -21,6 +21,7 @@ from multiors.ors.rollouts.opening import discard, open_ahead
 from multiors.ors.sessions.limits import count_sockets, describe_socket_need
 from multiors.ors.sessions.runtime import _goes_through_proxy, get_runtime
 from multiors.ors.sessions.servers import Servers
+from multiors.ors.sessions.session import _Session
 from multiors.ors.target import Endpoint
 from multiors.records import UnscoredReason
 from tests.playing import factories, keep_alive
@@ -104,6 +105,24 @@ def test_what_is_discarded_while_it_is_created_is_closed() -> None:
         counts = server.counts()
 
     assert {"longinthemaking": 1} == counts.opened == counts.deleted
+
+
+def test_what_ends_before_it_is_created_is_not_created(idle: ServerHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is the request to create made and dropped, which could come after the one to delete."""
+    create = _Session._post_create
+
+    async def end_first(session: _Session) -> None:
+        opening._scope.cancel()
+        await create(session)
+
+    monkeypatch.setattr(_Session, "_post_create", end_first)
+    opening: Any = open_ahead(make_factory(idle).blueprint, 0)
+    with pytest.raises(SessionError, match="nobody waits"):
+        opening.wait()
+
+    requests = idle.counts().requests
+    assert requests["POST /create_session"] == requests["POST /delete_session"] == 1
+    assert "POST /create" not in requests
 
 
 def test_what_was_taken_is_not_discarded(idle: ServerHandle) -> None:

@@ -473,7 +473,7 @@ def test_each_rollout_of_training_is_a_line(finished_run: tuple[Path, str, str])
     assert 64 == len(records)
     assert all([each.name for each in fields(RolloutRecord)] == list(record) for record in records)
     assert {"recycling", "teahouse", "observatory", "museum"} == {record["source"] for record in records}
-    assert {0} == {record["step"] for record in records}
+    assert {1} == {record["step"] for record in records}
 
 
 @pytest.mark.timeout(300)

@@ -21,6 +21,7 @@ from multiors import read_rollouts
 from multiors.cli import main
 from multiors.config import dump_run_file, load_run_file
 from multiors.evaluation import read_evaluation
+from multiors.shell import write_command
 from tests.commands import Run, Said
 from tests.servers.launch import ServerHandle
 from tests.warm import Warm, run_ranks
@@ -127,8 +128,8 @@ def test_a_run_ends_with_its_table_and_what_to_type_next(trained: Trained) -> No
     assert ["sort", "heat", "echo"] == [line.split()[0] for line in out.splitlines()[2:5]]
     assert "trained     2 steps; the model is in out\n" in out
     assert "checkpoint  out/checkpoint-2\n" in out
-    assert "  multiors evaluate out/run.yaml --policy out --output out/after\n" in out
-    assert out.endswith("  multiors compare out/before out/after\n")
+    assert f"  {write_command('evaluate', 'out/run.yaml', '--policy', 'out', '--output', 'out/after')}\n" in out
+    assert out.endswith(f"  {write_command('compare', 'out/before', 'out/after')}\n")
     assert "8 slots in 2 batches of 4" in err
     assert "train_runtime" in err
     assert "All reward functions returned None" not in err
@@ -264,14 +265,14 @@ def test_each_process_says_what_it_cannot_use(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "exit_code", "saves", "how"),
     [
-        (signal.SIGINT, 130, "steps", "to go on from it: multiors train out/run.yaml --resume\n"),
+        (signal.SIGINT, 130, "steps", f"to go on from it: {write_command('train', 'out/run.yaml', '--resume')}\n"),
         (signal.SIGTERM, 143, "no", "\nnothing was saved before the first checkpoint; the same command begins anew\n"),
     ],
 )
 def test_a_run_that_is_stopped_closes_its_sessions(
     folder: Path, echo_server: ServerHandle, number: signal.Signals, exit_code: int, saves: str, how: str
 ) -> None:
-    """Ctrl-C and a polite kill say how to go on, and no session stays open."""
+    """Ctrl-C and a polite kill say what became of the rollouts and how to go on, and no session stays open."""
     echo_server.reset_counts()
     process = start(folder, "train", "run.yaml", "--max-steps", "5000", "--save-strategy", saves)
     try:
@@ -282,6 +283,7 @@ def test_a_run_that_is_stopped_closes_its_sessions(
 
     assert (exit_code, "") == (said.exit_code, said.out)
     assert "interrupted" == said.err.splitlines()[-1]
+    assert re.search(r"\nrollouts until here:\nsource +rollouts .*\n-.*\nsort +\d+ ", said.err)
     assert how in said.err
     assert "Traceback" not in said.err
     assert {} == echo_server.wait_until(lambda counts: not counts.active).active
@@ -313,7 +315,7 @@ def test_no_key_is_in_what_a_run_leaves(folder: Path, run: Run, monkeypatch: pyt
         (("--set", "model=./none"), "model './none' cannot be trained: there is no such folder."),
         (("--resume",), "--resume: there is no checkpoint in 'out'."),
         (("--resume", "none"), "--resume: 'none' is no checkpoint."),
-        (("--num-generations", "3"), "training: GRPOConfig refuses these fields: ValueError: "),
+        (("--num-generations", "3"), "(3). A generation batch has per_device_train_batch_size × processes × steps_per"),
         (("--shuffle-dataset",), "shuffle_dataset=True contradicts the mix"),
         (("--max-steps", "many"), "- command line: training.max_steps: Input should be a valid integer (got 'many')"),
         (("--set", "sources.sort.target=http://127.0.0.1:9"), "source 'sort': the server at http://127.0.0.1:9 cannot"),

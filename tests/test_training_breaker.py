@@ -129,7 +129,7 @@ def whole(make_mix: MakeMix, tiny_policy: Path, tmp_path_factory: pytest.TempPat
 
 def test_a_failing_source_is_left_out_probed_and_let_back_in(whole: Run) -> None:
     """Its slots go to the others, each probe is one slot, and a probe that works ends it."""
-    batches = [Counter(r.source for r in whole.records if r.step == step) for step in range(STEPS)]
+    batches = [Counter(r.source for r in whole.records if r.step == step) for step in range(1, STEPS + 1)]
 
     assert [2 * slots for slots in WEAK_SLOTS] == [batch["weak"] for batch in batches]
     assert {8} == {batch.total() for batch in batches}
@@ -166,7 +166,7 @@ def test_the_table_of_the_run_names_what_failed(whole: Run) -> None:
     assert 1 == len(tables)
     assert "source 'weak': unscored: 10 tool_error." in tables[0]
     assert "source 'weak': failed calls: press 10." in tables[0]
-    assert "source 'weak': the first error, in step 0, task " in tables[0]
+    assert "source 'weak': the first error, in step 1, task " in tables[0]
 
 
 def run_in_pieces(make_mix: MakeMix, policy: Path, folder: Path, *, steps: int, fields: dict[str, Any]) -> Run:
@@ -283,7 +283,7 @@ def test_a_checkpoint_of_another_mix_is_resumed_with_what_fits(
 
     resume(spec, tiny_policy, tmp_path, whole.folder / "checkpoint-4", step=4)
 
-    assert {(4, "echo"), (4, "sort")} == {(record.step, record.source) for record in records}
+    assert {(5, "echo"), (5, "sort")} == {(record.step, record.source) for record in records}
     assert "a checkpoint of another mix: source 'weak' is no longer in the mix." in caplog.text
 
 
@@ -331,9 +331,9 @@ def test_a_mix_of_failing_sources_stops_and_can_be_resumed_when_it_is_repaired(
     with serve("Brittle") as server:
         resume(make(server), tiny_policy, tmp_path, tmp_path / "checkpoint-1", step=1)
 
-    assert [0, 1] == sorted({record.step for record in records})
-    assert {None} == {record.reward for record in records if record.step == 0}
-    assert {1.0} == {record.reward for record in records if record.step == 1}
+    assert [1, 2] == sorted({record.step for record in records})
+    assert {None} == {record.reward for record in records if record.step == 1}
+    assert {1.0} == {record.reward for record in records if record.step == 2}
     assert "source 'weak': unscored: 8 tool_error." in caplog.text
 
 

@@ -113,7 +113,7 @@ def test_shares_follow_what_was_observed(scripted_server: ServerHandle, tiny_pol
     assert [0.5] * 3 == shares[:3]
     assert all(0.5 <= share <= 0.875 + 1e-9 for share in shares)
     assert 0.875 == pytest.approx(shares[-1])
-    assert [8] * 12 == [sum(record.step == step for record in run.records) for step in range(12)]
+    assert [8] * 12 == [sum(record.step == step for record in run.records) for step in range(1, 13)]
     assert [batch.slots for batch in planned] == drawn
     assert [pytest.approx(batch.metrics) for batch in planned] == [
         {name: value for name, value in entry.items() if name in planned[-1].metrics} for entry in told(run.log)

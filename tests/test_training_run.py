@@ -50,7 +50,7 @@ def test_three_environments_on_two_servers_train_with_exact_shares(
     trainer = train(spec, tiny_policy, args)
 
     mixed, echo = mixed_server.counts(), echo_server.counts()
-    per_batch = [Counter(r.source for r in records if r.step == step) for step in range(3)]
+    per_batch = [Counter(r.source for r in records if r.step == step) for step in (1, 2, 3)]
     assert [{"sort": 4, "heat": 2, "echo": 2}] * 3 == per_batch
     assert {"sorting": {"submit": 12}, "thermostat": {"submit": 6}} == mixed.tool_calls
     assert {"echo": {"echo": 6}} == echo.tool_calls

@@ -22,6 +22,7 @@ from multiors.training import (
     BatchShape,
     check_prompts,
     complete_fields,
+    describe_refusal,
     find_contradictions,
     measure_batches,
     merge_tools,
@@ -86,7 +87,7 @@ def check_training(spec: MultiOpenRewardSpec, training: Mapping[str, Any] | None
     try:
         args = _make_config(complete_fields(fields, weights))
     except (TypeError, ValueError, ImportError, RuntimeError, OSError) as error:
-        notes.write("training", "error", f"GRPOConfig refuses these arguments: {type(error).__name__}: {error}")
+        notes.write("training", "error", f"GRPOConfig refuses these fields: {describe_refusal(error)}")
         return None
 
     _check_batches(measure_batches(args), len(spec.sources), notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["add_compare", "add_evaluate"]
 
 _EPISODES = 4  # of each task
+# What a run file's `training:` says unless the command line does, and what holds if neither does.
+_OF_TRAINING: Mapping[str, tuple[str, Any]] = {
+    "temperature": ("temperature", 1.0),
+    "top_p": ("top_p", 1.0),
+    "top_k": ("top_k", None),
+    "max_tokens": ("max_completion_length", 1024),
+    "max_completion_tokens": ("max_completion_length", None),
+    "max_turns": ("max_tool_calling_iterations", 50),
+}
 
 _EVALUATE_EXAMPLES = """examples:
   multiors evaluate run.yaml --policy output/checkpoint-100 --output after
@@ -32,8 +41,9 @@ _EVALUATE_EXAMPLES = """examples:
   multiors evaluate run.yaml --policy oracle:solve --output best         a function of yours
   multiors compare before after --html report.html
 
-The same command again goes on where it was stopped, by Ctrl-C or otherwise. An endpoint's key is read from
-MULTIORS_POLICY_API_KEY.
+The policy writes as in training: what `training:` says of temperature, top_p, top_k, max_completion_length and
+max_tool_calling_iterations holds here too, unless an option says otherwise. The same command again goes on where it was
+stopped, by Ctrl-C or otherwise. An endpoint's key is read from MULTIORS_POLICY_API_KEY.
 """
 
 _COMPARE_EXAMPLES = """examples:
@@ -84,24 +94,7 @@ def add_evaluate(commands: Any) -> None:
         help="decides tasks and luck; compare evaluations of one seed (default: the run file's, or 0)",
     )
     _add_policy_arguments(parser.add_argument_group("the policy"))
-    how = parser.add_argument_group("limits")
-    how.add_argument(
-        "--max-turns", type=index, default=50, metavar="N", help="replies whose calls are made (default: 50)"
-    )
-    how.add_argument(
-        "--max-completion-tokens", type=count, metavar="N", help="tokens of an episode after its prompt (default: any)"
-    )
-    how.add_argument(
-        "--timeout", type=seconds, default=3600.0, metavar="S", help="seconds of an episode (default: 3600)"
-    )
-    how.add_argument("--concurrency", type=count, metavar="N", help="episodes under way at once (default: 64 or more)")
-    how.add_argument(
-        "--retries",
-        type=index,
-        default=1,
-        metavar="N",
-        help="times an episode with a lost session is replayed (default: 1)",
-    )
+    _add_limits(parser.add_argument_group("limits"))
     parser.add_argument(
         "--replay-failed", action="store_true", help="also play those episodes again in which the environment failed"
     )
@@ -109,18 +102,48 @@ def add_evaluate(commands: Any) -> None:
     parser.set_defaults(run=_run_evaluate)
 
 
+def _add_limits(group: Any) -> None:
+    group.add_argument(
+        "--max-turns", type=index, metavar="N", help="replies whose calls are made (default: the run file's, or 50)"
+    )
+    group.add_argument(
+        "--max-completion-tokens",
+        type=count,
+        metavar="N",
+        help="tokens of an episode after its prompt (default: the run file's max_completion_length, or any)",
+    )
+    group.add_argument(
+        "--timeout", type=seconds, default=3600.0, metavar="S", help="seconds of an episode (default: 3600)"
+    )
+    group.add_argument(
+        "--concurrency", type=count, metavar="N", help="episodes under way at once (default: 64 or more)"
+    )
+    group.add_argument(
+        "--retries",
+        type=index,
+        default=1,
+        metavar="N",
+        help="times an episode with a lost session is replayed (default: 1)",
+    )
+
+
 def _add_policy_arguments(group: Any) -> None:
     group.add_argument("--model", metavar="NAME", help="which model of an endpoint (default: the only one)")
     group.add_argument("--tokenizer", metavar="NAME", help="a folder or Hub name (default: the model's own)")
-    group.add_argument("--temperature", type=number, default=1.0, metavar="T", help="0 is greedy (default: 1)")
-    group.add_argument("--top-p", type=number, default=1.0, metavar="P", help="(default: 1)")
-    group.add_argument("--top-k", type=count, metavar="K", help="(default: all tokens)")
-    group.add_argument("--max-tokens", type=count, default=1024, metavar="N", help="of one reply (default: 1024)")
+    group.add_argument("--temperature", type=number, metavar="T", help="0 is greedy (default: the run file's, or 1)")
+    group.add_argument("--top-p", type=number, metavar="P", help="(default: the run file's, or 1)")
+    group.add_argument("--top-k", type=count, metavar="K", help="(default: the run file's, or all tokens)")
+    group.add_argument(
+        "--max-tokens",
+        type=count,
+        metavar="N",
+        help="of one reply (default: the run file's max_completion_length, or 1024)",
+    )
     group.add_argument(
         "--thinking",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="whether the chat template asks for thoughts (default: as it does by itself)",
+        help="whether the chat template asks for thoughts (default: as the run file's chat_template_kwargs say)",
     )
     group.add_argument(
         "--batch", type=count, metavar="N", help="replies of a model at once, or requests to an endpoint"
@@ -162,21 +185,20 @@ def _run_evaluate(options: argparse.Namespace) -> int:
 
     config = read_run_file(options)
     asked = config.evaluation
-    sampling = Sampling(
-        temperature=options.temperature, top_p=options.top_p, top_k=options.top_k, max_tokens=options.max_tokens
-    )
+    said = {name: _choose(getattr(options, name), config.training, name) for name in _OF_TRAINING}
+    thinking = (config.training.get("chat_template_kwargs") or {}).get("enable_thinking")
 
     with loading("the policy"):
         policy = choose_policy(
             options.policy,
             model=options.model,
-            sampling=sampling,
-            thinking=options.thinking,
+            sampling=Sampling(**{name: said[name] for name in ("temperature", "top_p", "top_k", "max_tokens")}),
+            thinking=thinking if options.thinking is None else options.thinking,
             tokenizer=options.tokenizer,
             max_concurrent_replies=options.batch,
         )
 
-    limits = Limits(options.max_turns, options.max_completion_tokens, options.timeout)
+    limits = Limits(said["max_turns"], said["max_completion_tokens"], options.timeout)
 
     with build_spec(config) as spec, _shown() as watcher, watcher.saying_what_is_kept():
         run = evaluate(
@@ -196,6 +218,12 @@ def _run_evaluate(options: argparse.Namespace) -> int:
 
     _print(summarize(run), as_json=options.json)
     return 0
+
+
+def _choose(given: Any, training: Mapping[str, Any], name: str) -> Any:
+    field, otherwise = _OF_TRAINING[name]
+    said = training.get(field) if given is None else given
+    return otherwise if said is None or (name == "top_k" and said == 0) else said  # 0 is all tokens for TRL
 
 
 def _run_compare(options: argparse.Namespace) -> int:

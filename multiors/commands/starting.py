@@ -11,6 +11,7 @@ from typing import Any
 
 from multiors.commands.options import print_json
 from multiors.errors import ConfigError
+from multiors.shell import write_command
 
 __all__ = ["add_init", "add_schema"]
 
@@ -135,7 +136,7 @@ def _run_init(options: argparse.Namespace) -> int:
         print(text, end="")
     else:
         _write_new(Path(options.file), text)
-        print(f"wrote {options.file}; next: multiors check {options.file}", file=sys.stderr)
+        print(f"wrote {options.file}; next: {write_command('check', options.file)}", file=sys.stderr)
 
     return 0
 

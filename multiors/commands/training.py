@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
-import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -16,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from multiors.commands.options import add_run_file, loading, print_json, read_run_file
 from multiors.commands.training_flags import expand_flags
+from multiors.rollout_log import find_rank
+from multiors.shell import write_command
 
 if TYPE_CHECKING:
     from multiors.config import RunConfig
     from multiors.launch import Trained
     from multiors.mixing import Plan
+    from multiors.rewards import RunSummary
 
 __all__ = ["add_train", "expand_training_flags"]
 
@@ -124,7 +125,7 @@ def _run_train(options: argparse.Namespace) -> int:
         resume = Path(options.resume) if options.resume not in (None, "last", "auto") else options.resume
 
         try:
-            trained = train_run(config, resume=resume, on_begin=_show_plan)
+            trained = train_run(config, resume=resume, on_begin=_show_plan, on_interrupt=_show_rollouts)
         except KeyboardInterrupt:
             _say_how_to_go_on(config)
             raise
@@ -151,7 +152,7 @@ def _is_sound(config: RunConfig) -> bool:
     from multiors.checks import check
     from multiors.config import build_spec
 
-    if os.environ.get("RANK", "0") != "0":
+    if find_rank() > 0:
         return True
 
     with build_spec(config) as spec:
@@ -165,9 +166,16 @@ def _show_plan(plan: Plan) -> None:
     print(f"{plan}\n", file=sys.stderr)
 
 
+def _show_rollouts(summary: RunSummary) -> None:
+    from multiors.training.processes import is_distributed
+
+    if any(source.num_rollouts for source in summary.sources.values()):
+        whose = "of the first process " if is_distributed() else ""
+        print(f"\n\nrollouts {whose}until here:\n{summary}", file=sys.stderr)  # a progress bar may stand there
+
+
 def _say_how_to_go_on(config: RunConfig) -> None:
     from multiors.launch import RUN_FILE, find_checkpoint, find_output
-    from multiors.rollout_log import find_rank
 
     if find_rank() > 0:
         return
@@ -179,7 +187,7 @@ def _say_how_to_go_on(config: RunConfig) -> None:
     if checkpoint is None:
         print("nothing was saved before the first checkpoint; the same command begins anew", file=sys.stderr)
     else:
-        command = shlex.join(["multiors", "train", str(output / RUN_FILE), "--resume"])
+        command = write_command("train", output / RUN_FILE, "--resume")
         print(f"{checkpoint} is kept; to go on from it: {command}", file=sys.stderr)
 
 
@@ -212,16 +220,16 @@ def _print_result(config: RunConfig, trained: Trained, *, as_json: bool) -> None
     print(f"run file    {run_file}\n")
     print("Is it better than before, and where?")
     for command in _next_commands(config, trained, run_file):
-        print(f"  {shlex.join(command)}")
+        print(f"  {write_command(*command)}")
 
 
-def _next_commands(config: RunConfig, trained: Trained, run_file: Path) -> list[list[str]]:
+def _next_commands(config: RunConfig, trained: Trained, run_file: Path) -> list[list[object]]:
     """What to type next."""
     model = "" if config.model is None else config.model.name
-    before, after = (str(trained.output / name) for name in ("before", "after"))
-    evaluate = ["multiors", "evaluate", str(run_file), "--policy"]
+    before, after = (trained.output / name for name in ("before", "after"))
+    evaluate = ["evaluate", run_file, "--policy"]
     return [
         [*evaluate, model, "--output", before],
-        [*evaluate, str(trained.output), "--output", after],
-        ["multiors", "compare", before, after],
+        [*evaluate, trained.output, "--output", after],
+        ["compare", before, after],
     ]

@@ -26,6 +26,7 @@ from multiors.quickstart.options import Effort
 from multiors.quickstart.report import RolloutJournal, draw_curves, format_table
 from multiors.quickstart.servers import run_servers
 from multiors.quickstart.talk import Talk
+from multiors.shell import write_command
 from multiors.signals import find_exit_code, signals_as_interrupts
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ def _run(
     (output_dir / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     table = format_table(result.environments)
     talk.say(f"\nCurves, rollouts, policies and episodes are in {output_dir}. Is the policy better, and where?")
-    talk.say(f"  multiors compare {output_dir / 'before'} {output_dir / 'after'} --html report.html\n")
+    compare = write_command("compare", output_dir / "before", output_dir / "after", "--html", "report.html")
+    talk.say(f"  {compare}\n")
     return summary, table
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -37,10 +37,12 @@ class Talk:
         """
         started = time.monotonic()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(
+        bar = Progress(
             *columns, console=self.console, transient=True, disable=not self.console.is_terminal, refresh_per_second=4
-        ) as bar:
-            task = bar.add_task(text, total=total)
+        )
+        task = bar.add_task(text, total=total)
+        # Before rich 14.3 one that is disabled ends with an empty line.
+        with nullcontext() if bar.disable else bar:
             yield lambda: bar.advance(task)
         self.seconds_by_phase[name] = time.monotonic() - started
         self.say(f"{text}: {self.seconds_by_phase[name]:.0f} s")

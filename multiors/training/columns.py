@@ -242,7 +242,7 @@ class RewardColumn:
     def _make_records(
         self, batch: _Batch, rewards: Sequence[float | None], values_FB: Sequence[Sequence[float | None]]
     ) -> list[RolloutRecord]:
-        state = batch.arguments.get("trainer_state")
+        step = _find_step(batch.arguments)
         slots = (is_training(batch.arguments) and batch.part_arguments.get("slot")) or [None] * len(batch.rows)
         messages = batch.part_arguments.get("completions") or [()] * len(batch.rows)
         prompts = batch.part_arguments.get("prompts") or [()] * len(batch.rows)
@@ -253,7 +253,7 @@ class RewardColumn:
                 source=self.__name__,
                 task_index=episode.task_index,
                 slot=slots[position],
-                step=0 if state is None else state.global_step,
+                step=step,
                 reward=rewards[row],
                 outcome=outcome.value,
                 parts={
@@ -426,6 +426,12 @@ def _log_extra_for(batch: _Batch, *, source: str, taken: frozenset[str]) -> Call
         batch.extra_columns[column] = dict(zip(batch.rows, values, strict=True))
 
     return log_extra
+
+
+def _find_step(arguments: Mapping[str, Any]) -> int:
+    """The step under which the trainer logs what it learns of a batch: it counts a step when that is over."""
+    state = arguments.get("trainer_state")
+    return 0 if state is None else state.global_step + is_training(arguments)
 
 
 def _messages(completion: Any) -> list[Mapping[str, Any]]:

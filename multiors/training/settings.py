@@ -23,6 +23,7 @@ __all__ = [
     "check_settings",
     "check_streaming",
     "complete_fields",
+    "describe_refusal",
     "find_cancelled_weights",
     "find_contradictions",
     "measure_batches",
@@ -74,6 +75,19 @@ def measure_batches(args: Any) -> BatchShape:
         rollouts_per_process=args.per_device_train_batch_size * args.steps_per_generation,
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         micro_batches_per_generation=args.steps_per_generation * args.num_iterations,
+    )
+
+
+def describe_refusal(error: Exception) -> str:
+    """Why `GRPOConfig` refuses its fields, in one line, with a remedy where its own words have none."""
+    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+    if "divisible by num_generations" not in said:
+        return said
+
+    return (
+        f"{said} A generation batch has per_device_train_batch_size × processes × steps_per_generation rollouts, which "
+        f"must be whole groups of num_generations; steps_per_generation is gradient_accumulation_steps unless set."
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from multiors.errors import ComparisonError
 from multiors.evaluation.results import ArmResult, Comparison, Estimate, SourceResult, Usage
@@ -48,6 +48,8 @@ from multiors.evaluation.statistics.scores import RunScores, SourceScores
 from multiors.records import UnscoredReason
 
 __all__ = ["add_details", "compare_arms", "summarize_arm"]
+
+T = TypeVar("T")
 
 SuccessAt = float | Mapping[str, float] | None
 """For all sources, or by source. A source without one has its own: see `choose_success_at`."""
@@ -128,7 +130,6 @@ def compare_arms(
     macro_scale = find_macro_scale(weights[0], scales)
     compare = _compare_by_tasks if len(runs) == 2 else _compare_by_runs
     found = compare(reference, candidate, arms=arms, scales=scales, macro_scale=macro_scale, seed=seed)
-    widths = {name: width for name, scale in scales.items() if (width := scale.width) is not None}
     said = (
         *describe_sources(names, reference, candidate),
         *describe_weights(weights),
@@ -140,9 +141,15 @@ def compare_arms(
         *describe_scored(*({name: arm.sources[name] for name in names} for arm in arms)),
         *found.remarks,
     )
-    is_scaled = macro_scale.is_normalized and len(widths) == len(names)
-    found = replace(found, remarks=said, range_widths=widths if is_scaled else {})
+    widths = _of_all({name: scale.width for name, scale in scales.items()}, macro_scale)
+    found = replace(found, remarks=said, range_widths=widths)
     return _withhold(found, weights[0], is_one_scale=macro_scale.ends is not None)
+
+
+def _of_all(known: Mapping[str, T | None], macro_scale: MacroScale) -> dict[str, T]:
+    """What is known by source, where scores are put on one scale and it is known of all; otherwise nothing."""
+    found = {name: value for name, value in known.items() if value is not None}
+    return found if macro_scale.is_normalized and len(found) == len(known) else {}
 
 
 def _withhold(found: Comparison, weights: Mapping[str, float], *, is_one_scale: bool) -> Comparison:
@@ -289,15 +296,13 @@ def _summarize(runs: Sequence[RunScores], scales: Mapping[str, Scale], success_a
         is_normalized=macro_scale.is_normalized,
         is_comparison=False,
     )
-    ranges = {name: ends for name in sources if (ends := scales[name].ends) is not None}
-    is_scaled = macro_scale.is_normalized and len(ranges) == len(sources)
     return ArmResult(
         name=runs[0].name,
         policy={},
         num_runs=len(runs),
         sources=sources,
         macro=macro,
-        ranges=ranges if is_scaled else {},
+        ranges=_of_all({name: scales[name].ends for name in sources}, macro_scale),
         remarks=tuple(said),
     )
 

@@ -307,10 +307,14 @@ class _Session(AsyncSession):
         while True:
             attempt += 1
             self.heard_s = time.monotonic()
+            deadline_s = anyio.current_effective_deadline()
+
+            if deadline_s <= anyio.current_time():
+                await anyio.sleep_forever()  # until the end that is due comes up: what is sent now would be dropped
 
             try:
                 # Given up half-way, it could be overtaken by the request to delete, and the environment would stay.
-                with anyio.CancelScope(shield=True, deadline=anyio.current_effective_deadline()):
+                with anyio.CancelScope(shield=True, deadline=deadline_s):
                     await self._send("/create", {**body, **variant, **toolset}, self._secrets_headers)
             except aiohttp.ClientConnectorError:
                 wait_s, is_starting = None, False
