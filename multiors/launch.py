@@ -250,7 +250,9 @@ def _make_trainer(spec: MultiOpenRewardSpec, config: RunConfig, args: Any, adapt
     trainer_class = ConcurrentGRPOTrainer if config.trainer == "concurrent" else GRPOTrainer
     slots = {"train_dataset": spec.train_dataset, "environment_factory": spec.environment_factory}
 
-    with _refusing(f"model {model!r} cannot be trained"):
+    where = "" if Path(model).is_dir() else " (no folder here)"
+
+    with _refusing(f"model {model!r}{where} cannot be trained"):
         trainer = trainer_class(
             model=model,
             args=args,

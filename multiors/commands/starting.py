@@ -52,7 +52,7 @@ training:                         # any field of TRL's GRPOConfig; on the comman
   max_steps: 200
   num_generations: 8              # rollouts of a prompt
   per_device_train_batch_size: 8  # rollouts of a step, on each device
-  gradient_accumulation_steps: 4  # so a batch has 8 × 4 rollouts of 4 prompts on one device
+  gradient_accumulation_steps: 4  # a batch is this × rollouts of a step × devices; num_generations of each prompt
   max_completion_length: 1024     # tokens of a rollout after its prompt, over all turns
   max_tool_calling_iterations: 8  # turns
   learning_rate: 1.0e-6
@@ -66,6 +66,7 @@ sources:                          # the environments, by a name of yours
 _SOURCE_HINTS = """\
     # split: train
     # num_tasks: 64               # at most
+    # max_failing_rollouts: 256   # end the training when its environment has failed more often
     # reward: {range: [0, 1], unscored: 0.0}   # 0.0 for rollouts in which the policy gave up; failures stay unscored
     # api_key: ${MY_SERVER_KEY}
     # secrets: {HF_TOKEN: "${HF_TOKEN}"}

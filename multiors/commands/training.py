@@ -139,6 +139,7 @@ def _run_train(options: argparse.Namespace) -> int:
 def _quiet() -> None:
     """Leave out what TRL and transformers say in every step of things that are as they should be."""
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing", category=FutureWarning)
+    warnings.filterwarnings("ignore", message=".*trl.experimental", category=UserWarning)
     logging.getLogger("trl.trainer.grpo_trainer").addFilter(_is_worth_saying)
 
 

@@ -5,6 +5,7 @@ Every mistake is named with its key path, and its line or the override that it c
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
@@ -41,6 +42,8 @@ from multiors.config.reading import Location, dump_yaml, find_repeated_keys, fol
 from multiors.errors import ConfigError
 
 __all__ = ["dump_run_file", "load_run_file", "load_training_file"]
+
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 _TOP: dict[str, type[BaseModel]] = {
     "circuit_breaker": CircuitBreakerConfig,
@@ -153,7 +156,15 @@ def _describe_field(name: str | int, mistakes: Sequence[ErrorDetails], describe_
     expected = dict.fromkeys(each["msg"] for each in mistakes if each["type"] not in ("is_instance_of", "enum"))
     begin = "Input should be "
     said = " or ".join(message.removeprefix(begin) for message in expected)
-    return f"{begin if next(iter(expected), '').startswith(begin) else ''}{said} (got {mistakes[0]['input']!r})"
+    return f"{begin if next(iter(expected), '').startswith(begin) else ''}{said} {_show(mistakes[0]['input'], said)}"
+
+
+def _show(value: object, message: str) -> str:
+    """What was found; YAML takes a number in quotes for a text."""
+    is_quoted = isinstance(value, str) and (
+        ("valid number" in message and _NUMBER.fullmatch(value)) or ("valid integer" in message and value.isdecimal())
+    )
+    return f"(got {value!r}{': write it without quotes' if is_quoted else ''})"
 
 
 def _describe_mistake(mistake: ErrorDetails) -> str:
@@ -172,7 +183,7 @@ def _describe_mistake(mistake: ErrorDetails) -> str:
         value = value["name"]
 
     shows_value = mistake["type"] not in ("missing", "secret") and not isinstance(value, dict)
-    return f"{message} (got {value!r})" if shows_value else message
+    return f"{message} {_show(value, message)}" if shows_value else message
 
 
 def _describe_new_source(location: Sequence[str | int], written: Mapping[str, Any]) -> str:

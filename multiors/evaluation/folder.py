@@ -350,12 +350,16 @@ def _find_differences(found: Manifest, asked: Manifest) -> list[str]:
 
 def _compare_plans(old: SourcePlan, new: SourcePlan) -> Iterator[str]:
     others = ("target", "env_name", "split", "weight", "range", "reward_range")
-    changed = [key for key in others if getattr(old, key) != getattr(new, key)]
+    changed = [
+        f"{key} {_show(before)}, and has {_show(now)}"
+        for key in others
+        if (before := getattr(old, key)) != (now := getattr(new, key))
+    ]
     missing = set(old.tasks) - set(new.tasks)
     renewed = [index for index in old.tasks if old.digests.get(index) != new.digests.get(index)]
 
     if changed:
-        yield f"had other {', '.join(changed)}"
+        yield f"had {'; '.join(changed)}"
     if missing:
         yield f"had {len(old.tasks)} tasks, of which {len(missing)} are not among the {len(new.tasks)} asked for"
     elif renewed:
