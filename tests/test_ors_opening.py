@@ -17,7 +17,7 @@ from multiors import MultiOpenRewardSpec, ORSSource
 from multiors.errors import ConfigError, SessionError, SourceError
 from multiors.ors.content import join_text
 from multiors.ors.rollouts.factory import EnvironmentFactory
-from multiors.ors.rollouts.opening import discard, open_ahead
+from multiors.ors.rollouts.opening import discard, open_ahead, open_now
 from multiors.ors.sessions.limits import count_sockets, describe_socket_need
 from multiors.ors.sessions.runtime import _goes_through_proxy, get_runtime
 from multiors.ors.sessions.servers import Servers
@@ -103,6 +103,17 @@ def test_what_is_discarded_while_it_is_created_is_closed() -> None:
         discard([opening])
         get_runtime().close_now([])
         counts = server.counts()
+
+    assert {"longinthemaking": 1} == counts.opened == counts.deleted
+
+
+def test_what_is_cancelled_while_it_is_created_is_closed() -> None:
+    """An interrupt of whoever waits, and the end of the process, cancel tasks themselves, whatever shields them."""
+    with serve("tests.servers.waiting:LongInTheMaking") as server:
+        future = get_runtime().start(open_now, make_factory(server).blueprint, 0)
+        server.wait_until(lambda counts: "POST /create" in counts.requests)
+        future.cancel()
+        counts = server.wait_until(lambda counts: "POST /delete_session" in counts.requests)
 
     assert {"longinthemaking": 1} == counts.opened == counts.deleted
 

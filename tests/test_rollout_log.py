@@ -760,7 +760,7 @@ def test_a_resumed_run_goes_on_in_a_new_file(logged: Logged) -> None:
     steps = [[record.step for record in read_rollouts(path)] for path in sorted(logged.folder.iterdir())]
 
     assert 3 == len(steps)
-    assert ({0, 1, 2}, {3}, {1, 2}) == tuple(map(set, steps))
+    assert ({1, 2, 3}, {3}, {2, 3}) == tuple(map(set, steps))
     assert logged.num_first == len(steps[0])
 
 

@@ -47,7 +47,7 @@ def test_stop_ends_the_training_with_every_session_closed(
             train(spec, tiny_policy, args, script=answer)
         open_sessions = [server.wait_until(lambda counts: not counts.active).active for server in (weak, echo_server)]
 
-    assert {0} == {record.step for record in records}
+    assert {1} == {record.step for record in records}
     assert [{}, {}] == open_sessions
     assert 1 == caplog.text.count("rollouts of the run:")
     assert "source 'weak': unscored: 2 tool_error." in caplog.text
@@ -71,7 +71,7 @@ def test_failures_are_counted_over_all_processes(echo_server: ServerHandle, tiny
     assert {} == left
     assert [True, True] == [rank["error"].startswith(told) for rank in ranks]
     assert ranks[0]["error"] == ranks[1]["error"]
-    assert [[0, 1], [0, 1]] == [sorted({record["step"] for record in rank["records"]}) for rank in ranks]
+    assert [[1, 2], [1, 2]] == [sorted({record["step"] for record in rank["records"]}) for rank in ranks]
     assert ranks[0]["summary"] == ranks[1]["summary"]
 
 

@@ -360,7 +360,7 @@ def test_a_declared_range_is_what_a_curriculum_is_told_in(
     run = run_whole(make, tiny_policy, tmp_path, steps=STEPS)
 
     def read(batch: int, name: str) -> list[list[RolloutRecord]]:
-        groups = groups_of([record for record in run.records if record.step == batch])
+        groups = groups_of([record for record in run.records if record.step == batch + 1])
         return [group for group in groups if group[0].source == name]
 
     assert 2 == len(told)

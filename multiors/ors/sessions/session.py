@@ -315,7 +315,9 @@ class _Session(AsyncSession):
             try:
                 # Given up half-way, it could be overtaken by the request to delete, and the environment would stay.
                 with anyio.CancelScope(shield=True, deadline=deadline_s):
-                    await self._send("/create", {**body, **variant, **toolset}, self._secrets_headers)
+                    await _see_through(
+                        _watch(self._send, "/create", {**body, **variant, **toolset}, self._secrets_headers)
+                    )
             except aiohttp.ClientConnectorError:
                 wait_s, is_starting = None, False
                 if attempt >= MAX_ATTEMPTS:
@@ -381,6 +383,19 @@ class _Session(AsyncSession):
         except Exception as error:
             self.close_error = error
             raise
+
+
+async def _see_through(request: Coroutine[Any, Any, None]) -> None:
+    """Wait for a request to end also where this task itself is cancelled, which no scope shields from."""
+    task = asyncio.create_task(request)  # noqa: TID251  it is waited for here, and its error is read
+
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})  # ended by a deadline, which cancels again and again
+        raise
+    finally:
+        task.cancel()
 
 
 async def _watch(function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **arguments: Any) -> T:
