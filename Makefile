@@ -14,13 +14,14 @@ STAMPS := $(VENV)/.installed
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-wheel test-oldest lint types bench docs build check-extras clean
+.PHONY: help quickstart test test-wheel test-oldest test-newest lint types bench docs build check-extras clean
 
 help:
 	@echo "make quickstart   train a tiny policy on four environments, in about three minutes"
 	@echo "make test         run the tests"
 	@echo "make test-wheel   run the tests on the built wheel, in a folder without its source"
 	@echo "make test-oldest  run the tests with the oldest versions that pyproject.toml allows"
+	@echo "make test-newest  run the tests with the newest versions that there are"
 	@echo "make lint         check style and spelling"
 	@echo "make types        check types"
 	@echo "make bench        run the benchmarks and write benchmarks/results/"
@@ -50,13 +51,15 @@ test-wheel: build
 	$(PIP) --python build/wheel/.venv/bin/python install --quiet --no-deps --no-index dist/multiors-*.whl
 	cd build/wheel && .venv/bin/python $(PYTEST) $(ARGS)
 
-# Tests have the versions that they have otherwise.
-test-oldest:
-	$(PYTHON) -m venv build/oldest
-	build/oldest/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	build/oldest/bin/python -m pip install --quiet --constraint constraints-oldest.txt \
+# The newest versions are those that the index has today. Without DeepSpeed, whose tests are skipped.
+CONSTRAINTS_oldest := --constraint constraints-oldest.txt
+
+test-oldest test-newest: test-%:
+	$(PYTHON) -m venv build/$*
+	build/$*/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	build/$*/bin/python -m pip install --quiet $(CONSTRAINTS_$*) \
 	  --editable ".[quickstart,reasoning-gym,peft]" --group test
-	build/oldest/bin/python $(PYTEST) $(ARGS)
+	build/$*/bin/python $(PYTEST) $(ARGS)
 
 lint: $(STAMPS)/lint
 	$(BIN)/ruff check .
