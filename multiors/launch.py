@@ -20,6 +20,7 @@ from multiors.config import RunConfig, build_spec, dump_run_file, has_peft
 from multiors.errors import ConfigError, MultiORSError
 from multiors.mixing import Plan
 from multiors.rewards import RunSummary
+from multiors.rollout_log import find_files
 from multiors.spec import MultiOpenRewardSpec
 from multiors.training import describe_refusal
 from multiors.training.others import TRLSource
@@ -147,6 +148,7 @@ def train_run(
         is_first = is_first_process()
 
         if is_first:
+            _warn_of_another_log(config, checkpoint)
             _keep_run_file(config, output, checkpoint)
         if is_first and on_begin is not None:
             on_begin(spec.plan())
@@ -232,7 +234,9 @@ def _check_agreement(checkpoint: Path | None) -> None:
 
 def _check_model(name: str) -> None:
     """Check that a folder is there; whatever else there may be is on the hub."""
-    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+    is_path = name.startswith((".", "/", "~")) or Path(name).name.startswith("checkpoint-")
+
+    if is_path and not Path(name).is_dir():
         raise ConfigError(
             f"model {name!r} cannot be trained: there is no such folder. Write the path of a folder that holds a "
             f"model, or a name on the hub, as in Qwen/Qwen3-4B."
@@ -303,6 +307,20 @@ def _choose_evaluated(spec: MultiOpenRewardSpec) -> dict[str, Any]:
         )
 
     return chosen
+
+
+def _warn_of_another_log(config: RunConfig, checkpoint: Path | None) -> None:
+    """Say that rollouts of several runs go into one folder, where they are read as those of one."""
+    folder = None if config.rollout_log is None or checkpoint is not None else Path(config.rollout_log.folder)
+
+    if folder is None or not folder.is_dir() or not find_files(folder):
+        return
+
+    warnings.warn(
+        f"the rollout log {str(folder)!r} holds rollouts of another run, and what reads it takes "
+        f"them for one. Give each run a folder of its own, as with --set rollout_log=FOLDER.",
+        stacklevel=3,
+    )
 
 
 def _keep_run_file(config: RunConfig, output: Path, checkpoint: Path | None) -> None:

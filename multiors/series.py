@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from math import fsum, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -22,7 +22,7 @@ from multiors.mixing.curricula.observing import mean_of
 from multiors.rollout_log import read_rollouts
 from multiors.tables import align
 
-__all__ = ["Run", "RunSeries", "Values", "is_rollout_log", "read_run"]
+__all__ = ["Run", "RunSeries", "Values", "cut_in_thirds", "is_rollout_log", "read_run"]
 
 Run: TypeAlias = "Simulation | RunSeries | Sequence[Mapping[str, Any]] | str | os.PathLike[str]"
 """What can be shown: a simulation, a trainer's `state.log_history`, or the path of a checkpoint or rollout log."""
@@ -75,8 +75,7 @@ class RunSeries:
             [name, *(_show(_mean(values, part), "{:.1%}") for part in parts)] for name, values in self.drawn.items()
         ]
         rewards = [
-            [name, *(_show(_mean(values, part, weights=self.drawn[name]), "{:.2f}") for part in parts)]
-            for name, values in self.rewards.items()
+            [name, *(_show(_mean(values, part), "{:.2f}") for part in parts)] for name, values in self.rewards.items()
         ]
         lines = [*align(["share", *header], shares), "", *align(["mean reward", *header], rewards)]
         return "\n".join([*([self.about, ""] if self.about else []), *lines])
@@ -220,21 +219,24 @@ def _of_rollouts(path: Path) -> RunSeries:
     )
 
 
-def _mean(values: Values, part: range, *, weights: Values | None = None) -> float | None:
+def cut_in_thirds(num_positions: int) -> list[range]:
+    """The thirds of a run of three positions or more; what three does not divide is in the middle."""
+    third = num_positions // 3
+    return [range(start, end) for start, end in pairwise((0, third, num_positions - third, num_positions))]
+
+
+def _mean(values: Values, part: range) -> float | None:
     """The mean of what there is at some positions. None: nothing is."""
-    found = [(at, value) for at in part if (value := values[at]) is not None]
-    pairs = [(value, 1.0 if weights is None else weights[at] or 0.0) for at, value in found]
-    total = fsum(weight for _, weight in pairs)
-    return fsum(value * weight for value, weight in pairs) / total if total else None
+    return mean_of(value for at in part if (value := values[at]) is not None)
 
 
 def _split(num_positions: int) -> tuple[list[range], list[str]]:
     """A run in three parts, or as many as there are positions, and what each is called."""
-    names = {1: ["whole run"], 2: ["first half", "last half"]}.get(
-        num_positions, ["first third", "middle third", "last third"]
-    )
-    cuts = [round(num_positions * part / len(names)) for part in range(len(names) + 1)]
-    return [range(start, end) for start, end in pairwise(cuts)], names
+    if num_positions >= 3:
+        return cut_in_thirds(num_positions), ["first third", "middle third", "last third"]
+
+    names = ["first half", "last half"] if num_positions == 2 else ["whole run"]
+    return [range(at, min(at + 1, num_positions)) for at in range(len(names))], names
 
 
 def _show(value: float | None, form: str) -> str:

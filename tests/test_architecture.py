@@ -37,7 +37,7 @@ _LEFT = {
     "config": {"errors", "importing", "records", "rollout_log", "ors", "mixing", "rewards", "training", "spec"},
     "checks": {"errors", "records", "ors", "mixing", "rewards", "training", "spec", "config"},
     "preview": {"errors", "mixing", "training", "spec", "checks"},
-    "launch": {"errors", "mixing", "rewards", "training", "spec", "evaluation", "config"},
+    "launch": {"errors", "rollout_log", "mixing", "rewards", "training", "spec", "evaluation", "config"},
     "signals": set(),
     "shell": set(),
     "quickstart": {"multiors", "evaluation", "signals", "shell"},

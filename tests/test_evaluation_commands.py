@@ -57,7 +57,8 @@ def test_a_policy_writes_as_the_run_file_trains_it(run: Run, run_file: Path, tin
     """What `training:` says of sampling and limits holds, unless the command line says otherwise; the rest does not."""
     text = run_file.read_text()
     run_file.write_text(
-        text + "training: {max_completion_length: 40, max_tool_calling_iterations: 3, temperature: 0.5, top_k: 0}\n"
+        text + "training: {max_completion_length: 40, max_tool_calling_iterations: 3, temperature: 0.5, top_k: 0, "
+        "chat_template_kwargs: {enable_thinking: false}}\n"
     )
     play = ("evaluate", run_file, "--policy", tiny_policy, "--num-tasks", 1, "--episodes", 1, "--output")
     manifests = []
@@ -67,8 +68,10 @@ def test_a_policy_writes_as_the_run_file_trains_it(run: Run, run_file: Path, tin
         assert 0 == told.exit_code, told.err
         manifests.append(read_evaluation(output).manifest)
 
+    told = run("evaluate", run_file, "--policy", "silent", "--num-tasks", 1, "--output", "a-program-has-none-of-it")
+    assert 0 == told.exit_code, told.err
     run_file.write_text(text)
-    told = run(*play, "nothing-said")
+    run(*play, "nothing-said")
     manifests.append(read_evaluation("nothing-said").manifest)
 
     assert [(40, 3), (40, 0), (None, 50)] == [
@@ -89,7 +92,7 @@ def test_two_evaluations_are_compared_into_every_form(run: Run, run_file: Path, 
     told = run("compare", "before", "after", *[each for pair in files.items() for each in pair])
     found = json.loads(run("compare", "before", "after", "--json").out)
 
-    assert (0, "") == (told.exit_code, told.err)
+    assert (0, "wrote r.html\nwrote r.md\nwrote r.png\n") == (told.exit_code, told.err)
     assert "after is better than before: +1.000" in told.out
     assert ("better", 1.0, 8) == (found["macro"]["verdict"], found["macro"]["value"], found["macro"]["num_pairs"])
     assert "after is better than before" in Path("r.md").read_text(encoding="utf-8")
@@ -109,6 +112,8 @@ def test_json_is_all_there_is_on_stdout(run: Run, run_file: Path) -> None:
     [
         (("--source", "ecco"), "--source 'ecco' is not in the run file; its sources are ['echo']."),
         (("--policy", "randon"), "the policy 'randon' is no folder that there is"),
+        (("--policy", "output/checkpoint-9"), "the policy 'output/checkpoint-9' is no folder that there is"),
+        (("--policy", "."), "the policy '.' is a folder without a model: it has no config.json and no adapter_config"),
         (("--policy", "well:nothing"), "the policy 'well:nothing' cannot be imported"),
         (("--policy", "well:NUMBER"), "the policy 'well:NUMBER' is a int, which cannot be called."),
         (("--policy", "http://127.0.0.1:9/v1"), "http://127.0.0.1:9/v1"),

@@ -181,7 +181,7 @@ def test_a_log_of_evaluations_alone_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_prints_thirds() -> None:
-    """Shares over all steps of a third, rewards over what was scored in it; nothing scored is a dash."""
+    """Shares over all steps of a third, rewards over those of its steps that have one; nothing scored is a dash."""
     nothing = (None,) * 6
     series = RunSeries(
         "step",
@@ -200,7 +200,7 @@ b            25.0%         50.0%       50.0%
 
 mean reward  first third  middle third  last third
 -----------  -----------  ------------  ----------
-a                   0.33          1.00        0.75
+a                   0.50          1.00        0.50
 b                      –             –           –"""
     assert expected == str(series)
 

@@ -47,6 +47,7 @@ def test_a_text_names_one_kind_of_policy(text: str, kind: type) -> None:
 
 def test_a_folder_is_a_local_model(tmp_path: Path) -> None:
     """Named after the folder."""
+    (tmp_path / "config.json").touch()
     policy = choose_policy(str(tmp_path))
 
     assert isinstance(policy, LocalPolicy)

@@ -245,7 +245,8 @@ def test_a_run_with_a_curriculum_can_be_seen(
 
     draw_run(trainer.state.log_history, tmp_path / "again.svg")
     run("--version")  # what the trainer printed is read with this
-    assert (0, f"{logged}\n", "") == run("report", tmp_path / "out", "--picture", tmp_path / "report.png")
+    told = run("report", tmp_path / "out", "--picture", tmp_path / "report.png")
+    assert (0, f"{logged}\n", f"wrote {tmp_path / 'report.png'}\n") == told
     assert all((tmp_path / name).is_file() for name in ("again.svg", "report.png"))
     read = json.loads(run("report", tmp_path / "rollouts", "--json").out)
     assert json.loads(json.dumps(logs.to_json())) == read

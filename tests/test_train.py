@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -192,6 +193,19 @@ def test_nothing_is_overwritten(trained: Trained, monkeypatch: pytest.MonkeyPatc
     assert before == sorted(path.stat().st_mtime_ns for path in Path("out").rglob("*"))
 
 
+@pytest.mark.filterwarnings("always:the rollout log")
+def test_what_an_earlier_run_left_is_not_taken_for_this_ones(trained: Trained, folder: Path, run: Run) -> None:
+    """A rollout log that has another run's is warned of, and the commands that are printed name no old evaluation."""
+    shutil.copytree(trained.folder / "rollouts", "rollouts")
+    Path("out/after").mkdir(parents=True)
+    told = run("train", "run.yaml", "--max-steps", "1")
+
+    assert 0 == told.exit_code
+    assert "the rollout log 'rollouts' holds rollouts of another run" in told.err
+    assert told.out.endswith(f"  {write_command('compare', 'out/before', 'out/after-1')}\n")
+    assert "holds rollouts of another run" not in trained.said.err
+
+
 def test_a_run_is_repeated_from_the_file_that_it_left(trained: Trained, folder: Path, run: Run) -> None:
     """The same slots, and the same rollouts; what is overridden is in the new file."""
     options = ("--output-dir", "again", "--set", "rollout_log=again/rollouts", "--json")
@@ -313,6 +327,7 @@ def test_no_key_is_in_what_a_run_leaves(folder: Path, run: Run, monkeypatch: pyt
     [
         (("--set", "model=null"), "the run file names no model. Write model: NAME into it, or pass --set model=NAME."),
         (("--set", "model=./none"), "model './none' cannot be trained: there is no such folder."),
+        (("--set", "model=out/checkpoint-9"), "model 'out/checkpoint-9' cannot be trained: there is no such folder."),
         (("--resume",), "--resume: there is no checkpoint in 'out'."),
         (("--resume", "none"), "--resume: 'none' is no checkpoint."),
         (("--num-generations", "3"), "(3). A generation batch has per_device_train_batch_size × processes × steps_per"),

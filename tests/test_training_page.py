@@ -52,7 +52,7 @@ def test_what_fell_is_said_first(run: Run, browser: Browser, rollouts: Path, tmp
     assert f"{head} environments." == browser.read("h1")
     assert ["Rewards fell, or became fewer, on 2 of 3 environments", "Rewards rose on 1 of 3 environments"] == groups
     assert ["sort", "echo"] == browser.read_all(".group.worse dt")
-    assert re.search("; unscored 0 %, then .* %, most of them session_lost$", browser.read_all(".group.worse dd")[1])
+    assert re.search(r"; unscored 0 %, then .* % \(mostly session_lost\)$", browser.read_all(".group.worse dd")[1])
     assert [] == browser.list_complaints()
     assert 1 == len(browser.list_requests())
 
@@ -105,8 +105,10 @@ def test_a_checkpoint_alone_has_curves(run: Run, browser: Browser, checkpoint: P
 
 
 def test_a_report_prints_what_it_always_did(run: Run, rollouts: Path, tmp_path: Path) -> None:
-    """A page is written beside the table."""
-    assert run("report", rollouts) == run("report", rollouts, "--html", tmp_path / "page.html")
+    """A page is written beside the table, and where it is is said."""
+    alone, beside = run("report", rollouts), run("report", rollouts, "--html", tmp_path / "page.html")
+
+    assert alone._replace(err=f"wrote {tmp_path / 'page.html'}\n") == beside
 
 
 # -- evaluations
@@ -118,7 +120,7 @@ def test_the_report_of_an_evaluation_has_its_scores(run: Run, browser: Browser, 
     told = run("report", folder, "--html", tmp_path / "page.html", "--picture", tmp_path / "means.svg")
     browser.open(tmp_path / "page.html")
 
-    assert (0, "") == (told.exit_code, told.err)
+    assert (0, ["wrote", "wrote"]) == (told.exit_code, [line.split()[0] for line in told.err.splitlines()])
     assert told.out.startswith("evaluation uniform\n\nenvironment ")
     assert browser.read("h1").startswith("uniform scores 0.504 overall")
     assert (tmp_path / "means.svg").is_file()

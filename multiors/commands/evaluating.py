@@ -9,7 +9,17 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multiors.commands.options import add_run_file, count, index, loading, number, print_json, read_run_file, seconds
+from multiors.commands.options import (
+    add_run_file,
+    count,
+    index,
+    loading,
+    number,
+    print_json,
+    read_run_file,
+    say_written,
+    seconds,
+)
 from multiors.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -181,19 +191,22 @@ def add_compare(commands: Any) -> None:
 def _run_evaluate(options: argparse.Namespace) -> int:
     from multiors.config import build_spec
     from multiors.evaluation import Limits, Sampling, evaluate, summarize
-    from multiors.evaluation.policies.choosing import choose_policy
+    from multiors.evaluation.policies.choosing import choose_policy, names_model
 
     config = read_run_file(options)
     asked = config.evaluation
     said = {name: _choose(getattr(options, name), config.training, name) for name in _OF_TRAINING}
-    thinking = (config.training.get("chat_template_kwargs") or {}).get("enable_thinking")
+    thinking = options.thinking
+
+    if thinking is None and names_model(options.policy):
+        thinking = (config.training.get("chat_template_kwargs") or {}).get("enable_thinking")
 
     with loading("the policy"):
         policy = choose_policy(
             options.policy,
             model=options.model,
             sampling=Sampling(**{name: said[name] for name in ("temperature", "top_p", "top_k", "max_tokens")}),
-            thinking=thinking if options.thinking is None else options.thinking,
+            thinking=thinking,
             tokenizer=options.tokenizer,
             max_concurrent_replies=options.batch,
         )
@@ -240,9 +253,11 @@ def _run_compare(options: argparse.Namespace) -> int:
         write_page(to_html(found, *arms), options.html)
     if options.markdown is not None:
         write_page(to_markdown(found), options.markdown)
-
     if options.picture is not None:
         draw_result(found, options.picture)
+
+    for path in filter(None, (options.html, options.markdown, options.picture)):
+        say_written(path)
 
     _print(found, as_json=options.json)
     return 0

@@ -6,12 +6,17 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from multiors.commands.options import add_run_file, print_json, read_run_file, read_training, seconds
+from multiors.commands.options import add_run_file, print_json, read_run_file, read_training, say_written, seconds
 from multiors.errors import ConfigError
 
+if TYPE_CHECKING:
+    from multiors.config import RunConfig
+
 __all__ = ["add_check", "add_preview", "print_table"]
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")  # one of them is where a tokenizer was saved
 
 _SIMULATION_EXAMPLES = """examples:
   multiors preview run.yaml
@@ -101,7 +106,8 @@ def add_check(commands: Any) -> None:
     check.add_argument(
         "--tokenizer",
         metavar="NAME",
-        help="a folder or Hub name of the policy's tokenizer, to measure prompts in tokens",
+        help="a folder or Hub name of the policy's tokenizer, to measure prompts in tokens (default: that of the run "
+        "file's model, if it is a folder here)",
     )
     check.add_argument("--probe", action="store_true", help="also play one episode of each source, with one tool call")
     check.add_argument(
@@ -128,6 +134,7 @@ def _run_preview(options: argparse.Namespace) -> int:
 
     if preview.simulation is not None and options.picture is not None:
         draw_run(preview.simulation, options.picture)
+        say_written(options.picture)
 
     if options.json:
         print_json(preview.to_json())
@@ -145,7 +152,7 @@ def _run_check(options: argparse.Namespace) -> int:
 
     config = read_run_file(options)
     training = read_training(options, config)
-    tokenizer = None if options.tokenizer is None else _load_tokenizer(options.tokenizer)
+    tokenizer = _find_tokenizer(options.tokenizer, config)
 
     with Console(stderr=True).status(f"asking {len(config.sources)} sources"), build_spec(config) as spec:
         report = check(spec, training=training, tokenizer=tokenizer, probe=options.probe, timeout_s=options.timeout)
@@ -158,6 +165,16 @@ def _run_check(options: argparse.Namespace) -> int:
         print(report)
 
     return 0 if report.ok else 1
+
+
+def _find_tokenizer(name: str | None, config: RunConfig) -> Any:
+    """The one that is asked for, or that of the run file's model, if it is a folder here. None: neither."""
+    if name is not None:
+        return _load_tokenizer(name)
+
+    folder = None if config.model is None else Path(config.model.name)
+    has_one = folder is not None and any((folder / file).is_file() for file in _TOKENIZERS)
+    return _load_tokenizer(str(folder)) if has_one else None
 
 
 def _assumption(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ __all__ = [
     "print_json",
     "read_run_file",
     "read_training",
+    "say_written",
     "seconds",
 ]
 
@@ -72,6 +74,11 @@ def loading(what: str) -> Iterator[None]:
 
     with Console(stderr=True, quiet=find_rank() > 0).status(f"loading {what}"):
         yield
+
+
+def say_written(path: Path) -> None:
+    """Say on standard error where a page or picture is."""
+    print(f"wrote {path}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:

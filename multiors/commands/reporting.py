@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from multiors.commands.options import print_json
+from multiors.commands.options import print_json, say_written
 from multiors.errors import ConfigError
 
 __all__ = ["add_report"]
@@ -88,6 +88,9 @@ def _report_training(options: argparse.Namespace) -> int:
         is_log = options.rollouts is None and is_rollout_log(options.path)
         write_page(to_training_html(series, options.path if is_log else options.rollouts), options.html)
 
+    for path in filter(None, (options.html, options.picture)):
+        say_written(path)
+
     if options.json:
         print_json(series.to_json())
     else:
@@ -131,6 +134,9 @@ def _report_evaluation(options: argparse.Namespace) -> int:
 
     if options.html is not None:
         write_page(to_html(result, [run]), options.html)
+
+    for path in filter(None, (options.html, options.picture)):
+        say_written(path)
 
     if options.json:
         print_json(result.to_json())

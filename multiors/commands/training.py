@@ -177,6 +177,7 @@ def _show_rollouts(summary: RunSummary) -> None:
 
 def _say_how_to_go_on(config: RunConfig) -> None:
     from multiors.launch import RUN_FILE, find_checkpoint, find_output
+    from multiors.training.processes import is_distributed
 
     if find_rank() > 0:
         return
@@ -189,7 +190,8 @@ def _say_how_to_go_on(config: RunConfig) -> None:
         print("nothing was saved before the first checkpoint; the same command begins anew", file=sys.stderr)
     else:
         command = write_command("train", output / RUN_FILE, "--resume")
-        print(f"{checkpoint} is kept; to go on from it: {command}", file=sys.stderr)
+        how = " (in as many processes as before)" if is_distributed() else ""
+        print(f"{checkpoint} is kept; to go on from it{how}: {command}", file=sys.stderr)
 
 
 def _print_result(config: RunConfig, trained: Trained, *, as_json: bool) -> None:
@@ -227,7 +229,11 @@ def _print_result(config: RunConfig, trained: Trained, *, as_json: bool) -> None
 def _next_commands(config: RunConfig, trained: Trained, run_file: Path) -> list[list[object]]:
     """What to type next."""
     model = "" if config.model is None else config.model.name
-    before, after = (trained.output / name for name in ("before", "after"))
+    before, after = trained.output / "before", trained.output / "after"
+
+    if after.exists():  # of the policy as it was then
+        after = trained.output / f"after-{trained.num_steps}"
+
     evaluate = ["evaluate", run_file, "--policy"]
     return [
         [*evaluate, model, "--output", before],

@@ -329,9 +329,9 @@ def _find_differences(found: Manifest, asked: Manifest) -> list[str]:
     """Why one evaluation cannot go on as another, one text each; when and with which versions it began is no reason."""
     before, now = found.to_json(), asked.to_json()
     different = [
-        f"{key} was {_show(before[key])}, and is {_show(now[key])}"
+        f"{name} was {_show(old)}, and is {_show(new)}"
         for key in ("policy", "seed", "limits")
-        if before[key] != now[key]
+        for name, old, new in _compare_values(key, before[key], now[key])
     ]
 
     if asked.episodes_per_task < found.episodes_per_task:
@@ -346,6 +346,15 @@ def _find_differences(found: Manifest, asked: Manifest) -> list[str]:
             different += [f"source {name!r} {text}" for text in _compare_plans(old, new)]
 
     return different
+
+
+def _compare_values(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """What differs of two values: name, before and now; of mappings that have the same keys, only those that differ."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and set(old) == set(new):
+        for key in old:
+            yield from _compare_values(f"{name}.{key}", old[key], new[key])
+    elif old != new:
+        yield name, old, new
 
 
 def _compare_plans(old: SourcePlan, new: SourcePlan) -> Iterator[str]:

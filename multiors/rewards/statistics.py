@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from multiors.records import RolloutRecord, UnscoredReason
+from multiors.records import RolloutRecord, StepRecord, UnscoredReason
 
 __all__ = ["gradient_values", "metric_values", "share_values"]
 
@@ -23,7 +23,7 @@ def metric_values(source: str, records: Sequence[RolloutRecord]) -> dict[str, li
         "reward": [record.reward for record in records if record.reward is not None],
         "scored": [float(record.reward is not None) for record in records],
         "finished": [float(record.finished) for record in records],
-        "tool_calls": [float(len(record.steps)) for record in records],
+        "tool_calls": [float(len(find_calls(record))) for record in records],
         "tool_errors": [float(_count_errors(record)) for record in records],
         "tokens": [float(record.num_tokens) for record in records if record.num_tokens is not None],
     }
@@ -60,5 +60,10 @@ def gradient_values(groups: Iterable[tuple[str, Sequence[float | None]]]) -> dic
     return values
 
 
+def find_calls(record: RolloutRecord) -> list[StepRecord]:
+    """The tool calls of a rollout. Without a session no tool is called, whatever the policy tried."""
+    return [step for step in record.steps if step.failure is not UnscoredReason.UNREACHABLE]
+
+
 def _count_errors(record: RolloutRecord) -> int:
-    return sum(step.failure is not None for step in record.steps)
+    return sum(step.failure is not None for step in find_calls(record))

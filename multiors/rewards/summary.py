@@ -12,6 +12,7 @@ from math import fsum
 from typing import Any, NamedTuple
 
 from multiors.records import RolloutRecord, UnscoredReason
+from multiors.rewards.statistics import find_calls
 from multiors.tables import align
 
 __all__ = ["FirstError", "RunSummary", "SourceSummary", "add_summaries", "summarize_source"]
@@ -106,8 +107,7 @@ def summarize_source(records: Sequence[RolloutRecord]) -> SourceSummary:
         for record in records
         if record.error is not None
     ]
-    # Without a session no tool is called, whatever the policy tried.
-    calls = [step for record in records for step in record.steps if step.failure is not UnscoredReason.UNREACHABLE]
+    calls = [step for record in records for step in find_calls(record)]
     return SourceSummary(
         num_rollouts=len(records),
         num_scored=len(rewards),

@@ -7,7 +7,7 @@ Markdown or on a page is decided elsewhere. Names and reasons are made inert her
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from multiors.evaluation.comparison.visible import fold
@@ -242,22 +242,23 @@ def _tabulate_scores(arm: ArmResult) -> Table:
             say_number(each.score.value),
             say_between(each.score.low, each.score.high),
             say_fraction(each.scored_fraction),
-            _say_tasks(each) if arm.num_runs == 1 else f"{each.num_tasks:,}",
+            _say_tasks([each], arm),
             f"{each.num_episodes:,}",
         )
         for name, each in arm.sources.items()
     ]
-    tasks = sum(each.num_tasks for each in arm.sources.values())
+    tasks = _say_tasks(list(arm.sources.values()), arm)
     episodes = sum(each.num_episodes for each in arm.sources.values())
     macro = (say_number(arm.macro.value), say_between(arm.macro.low, arm.macro.high))
-    rows.append(("overall", *macro, say_fraction(_scored_fraction(arm)), f"{tasks:,}", f"{episodes:,}"))
+    rows.append(("overall", *macro, say_fraction(_scored_fraction(arm)), tasks, f"{episodes:,}"))
     return Table("Scores", ("environment", "mean", "95 % interval", "scored", "tasks", "episodes"), tuple(rows))
 
 
-def _say_tasks(result: SourceResult) -> str:
-    """How many were played, and of how many of them the mean is, where that is not all."""
-    scored = result.score.num_units
-    return f"{result.num_tasks:,}" if scored == result.num_tasks else f"{scored:,} of {result.num_tasks:,}"
+def _say_tasks(results: Sequence[SourceResult], arm: ArmResult) -> str:
+    """How many were played, and of how many of them the mean is, where that is not all; of several runs only that."""
+    played = sum(each.num_tasks for each in results)
+    scored = played if arm.num_runs > 1 else sum(each.score.num_units for each in results)
+    return f"{played:,}" if scored == played else f"{scored:,} of {played:,}"
 
 
 # -- what both have

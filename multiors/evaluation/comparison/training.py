@@ -11,7 +11,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from multiors.evaluation.results import Verdict
 from multiors.pictures import prepare_panels
 from multiors.records import RolloutRecord, UnscoredReason
 from multiors.rollout_log import read_rollouts
-from multiors.series import RunSeries, Values
+from multiors.series import RunSeries, Values, cut_in_thirds
 
 __all__ = ["Change", "find_change", "to_training_html"]
 
@@ -96,7 +95,8 @@ def to_training_html(series: RunSeries, rollouts: str | os.PathLike[str] | None)
 def find_change(values: Sequence[float | None]) -> Change:
     """How the values of a run's last third differ from those of its first; what is None is passed over."""
     first, _, last = _find_parts(values)
-    parts = [[value for value in values[start:end] if value is not None] for start, end in _cut(len(values))[::2]]
+    thirds = cut_in_thirds(len(values))
+    parts = [[value for at in thirds[place] if (value := values[at]) is not None] for place in (0, -1)]
 
     if first is None or last is None or min(map(len, parts)) < _LEAST_STEPS:
         return Change(first, last, None)
@@ -172,17 +172,17 @@ def _say_change(change: Change, failures: Failures | None) -> str:
     if failures is None:
         return "; ".join(parts)
 
-    unscored = find_change(failures.unscored)
+    unscored = _find_parts(failures.unscored)
 
-    if unscored.first or unscored.last:
+    if any(unscored):
         why = _say_most(failures.reasons_by_part[-1])
-        parts.append(f"unscored {say_fraction(unscored.first)}, then {say_fraction(unscored.last)}{why}")
+        parts.append(f"unscored {', then '.join(map(say_fraction, unscored))}{why}")
 
     return "; ".join(parts)
 
 
 def _say_most(reasons: Counter[UnscoredReason]) -> str:
-    return "".join(f", most of them {reason.value}" for reason, _ in reasons.most_common(1))
+    return "".join(f" (mostly {reason.value})" for reason, _ in reasons.most_common(1))
 
 
 def _tabulate_rewards(series: RunSeries) -> Table:
@@ -208,14 +208,8 @@ def _tabulate_reasons(failures: Mapping[str, Failures]) -> list[Table]:
     return [Table("Unscored rollouts", ("environment", "why", *_PARTS), tuple(rows))] if rows else []
 
 
-def _cut(num_steps: int) -> list[tuple[int, int]]:
-    """Where the thirds of a run begin and end; what three does not divide is in the middle."""
-    third = num_steps // 3
-    return list(pairwise((0, third, num_steps - third, num_steps)))
-
-
 def _find_parts(values: Sequence[float | None]) -> list[float | None]:
-    return [_mean(values[start:end]) for start, end in _cut(len(values))]
+    return [_mean([values[at] for at in part]) for part in cut_in_thirds(len(values))]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -281,9 +275,9 @@ def _summarize(
     num_bins = min(_NUM_BINS, len(steps))
     bins = [[0, 0] for _ in range(num_bins)]
 
-    for part, (start, end) in zip(parts, _cut(len(steps)), strict=True):
-        for step in steps[start:end]:
-            part.update(reasons.get((name, step), {}))
+    for part, places in zip(parts, cut_in_thirds(len(steps)), strict=True):
+        for place in places:
+            part.update(reasons.get((name, steps[place]), {}))
 
     for place, step in enumerate(steps):
         number, unscored = by_step.get(step, (0, 0))

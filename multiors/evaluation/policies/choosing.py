@@ -26,6 +26,7 @@ ACCEPTED_POLICIES = (
     "('owner/name')"
 )
 
+_MODELS = ("config.json", "adapter_config.json")  # one of them is where a model or an adapter was saved
 _FUNCTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
@@ -61,7 +62,7 @@ def choose_policy(
     if not is_url:
         _refuse(text, "only an endpoint takes it", model=model, extra_body=extra_body)
 
-    if text in ("random", "silent") or _is_function(text):
+    if not names_model(text):
         given = {"thinking": thinking, "tokenizer": tokenizer, "max_concurrent_replies": max_concurrent_replies}
         _refuse(text, "only a model takes it", **given)
         named: dict[str, Any] = {"random": RandomCalls, "silent": NeverCalls}
@@ -88,6 +89,11 @@ def choose_policy(
     return LocalPolicy(_find_model(text), tokenizer=tokenizer, sampling=sampling, thinking=thinking, **size)
 
 
+def names_model(text: str) -> bool:
+    """Whether a text that names a policy names a model, here or at an endpoint."""
+    return text not in ("random", "silent") and not _is_function(text)
+
+
 def _refuse(text: str, why: str, **given: object) -> None:
     for name, value in given.items():
         if value is not None:
@@ -101,9 +107,14 @@ def _is_function(text: str) -> bool:
 def _find_model(text: str) -> str:
     folder = Path(text).expanduser()
     if text and folder.is_dir():
+        if not any((folder / name).is_file() for name in _MODELS):
+            raise ConfigError(
+                f"the policy {text!r} is a folder without a model: it has no {' and no '.join(_MODELS)}. It is "
+                f"{ACCEPTED_POLICIES}."
+            )
         return str(folder)
 
-    if folder.is_file() or _HUB_NAME.fullmatch(text) is None:
+    if folder.is_file() or _HUB_NAME.fullmatch(text) is None or folder.name.startswith("checkpoint-"):
         is_there = "is a file" if folder.is_file() else "is no folder that there is"
         raise ConfigError(
             f"the policy {text!r} {is_there}, and nothing else that names one. It is {ACCEPTED_POLICIES}."
