@@ -77,6 +77,18 @@ def test_prompts_are_measured_with_the_tokenizer_that_is_named(run: Run, run_fil
     assert min(tokens) > 10
 
 
+def test_prompts_are_measured_with_the_model_that_is_trained(run: Run, run_file: Path, tiny_policy: Path) -> None:
+    """If it is a folder here; nothing is fetched for it."""
+    measured = {}
+
+    for model in (tiny_policy, "nobody/nothing"):
+        told = run("check", run_file, "--json", "--set", f"model={model}", "--timeout", 60)
+        prompts = [each for each in json.loads(told.out)["findings"] if each["subject"] == "prompt"]
+        measured[model] = [each["facts"]["tokens"] is not None for each in prompts]
+
+    assert {tiny_policy: [True, True], "nobody/nothing": [False, False]} == measured
+
+
 def test_settings_come_from_a_file(run: Run, run_file: Path, tmp_path: Path) -> None:
     """What contradicts the mix is an error."""
     training = tmp_path / "training.yaml"

@@ -269,4 +269,9 @@ def test_an_arm_needs_no_scores(comparison: Comparison, tmp_path: Path) -> None:
     """Where nothing is scored on a source, there is no overall score, and the source is named."""
     arm = make_arm(write_evaluation(tmp_path / "b", "b"))
 
-    assert "b has no overall score: nothing is scored on maze." in to_text(arm)
+    text = to_text(arm)
+    tasks = {line.split()[0]: line.rpartition("%")[2].split()[:-1] for line in text.splitlines() if " % " in line}
+    scored = [int(tasks[name][0]) for name in arm.sources]
+
+    assert "b has no overall score: nothing is scored on maze." in text
+    assert [str(sum(scored)), "of", str(sum(each.num_tasks for each in arm.sources.values()))] == tasks["overall"]

@@ -15,6 +15,7 @@ from multiors.rewards import SourceSummary, metric_values, share_values, summari
 
 CALL = StepRecord("move")
 FAILED = StepRecord("move", failure=UnscoredReason.TOOL_ERROR)
+NEVER_MADE = StepRecord("move", failure=UnscoredReason.UNREACHABLE)
 
 
 def record(
@@ -47,7 +48,7 @@ records = st.builds(
     st.none() | st.floats(-10, 10),
     st.sampled_from(UnscoredReason),
     st.booleans(),
-    st.lists(st.sampled_from([CALL, FAILED]), max_size=3),
+    st.lists(st.sampled_from([CALL, FAILED, NEVER_MADE]), max_size=3),
 )
 
 

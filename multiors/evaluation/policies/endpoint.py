@@ -236,9 +236,10 @@ class EndpointPolicy:
             try:
                 tokenizer = AutoTokenizer.from_pretrained(str(tokenizer))
             except (OSError, ValueError, ImportError, KeyError) as error:
+                said = self._client.show(str(error)).rstrip(".")
                 raise ConfigError(
-                    f"the tokenizer {str(tokenizer)!r} cannot be loaded: {self._client.show(str(error))}. Pass a "
-                    f"folder or a model's name on the hub."
+                    f"the tokenizer {str(tokenizer)!r} cannot be loaded: {said}. Pass a folder or a "
+                    f"model's name on the hub."
                 ) from error
         return ChatFormat(tokenizer, name=self.name, thinking=self._thinking)
 

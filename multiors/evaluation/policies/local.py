@@ -124,8 +124,8 @@ class LocalPolicy:
             model = AutoModelForCausalLM.from_pretrained(self._source, dtype="auto") if self._is_path else self._model
         except (OSError, ValueError, ImportError, KeyError) as error:
             raise ConfigError(
-                f"policy {self.name!r}: {self._source!r} cannot be loaded: {one_line(str(error))}. Pass a folder that "
-                f"`save_pretrained` wrote, with its tokenizer, or a model's name on the hub."
+                f"policy {self.name!r}: {self._source!r} cannot be loaded: {one_line(str(error)).rstrip('.')}. Pass a "
+                f"folder that `save_pretrained` wrote, with its tokenizer, or a model's name on the hub."
             ) from error
 
         self._format = ChatFormat(tokenizer, name=self.name, thinking=self._thinking)
