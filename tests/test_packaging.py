@@ -162,5 +162,5 @@ def test_the_installed_package_writes_pages(installed: Path, tmp_path: Path) -> 
     )
     told = run_installed(installed, tmp_path, "report", "trainer_state.json", "--html", "page.html")
 
-    assert (0, "") == (told.exit_code, told.err)
+    assert (0, "wrote page.html\n") == (told.exit_code, told.err)
     assert "<svg" in (tmp_path / "page.html").read_text(encoding="utf-8")
