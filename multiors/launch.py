@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from multiors.config import RunConfig, build_spec, dump_run_file, has_peft
 from multiors.errors import ConfigError, MultiORSError
+from multiors.evaluation.policies.choosing import holds_model, is_checkpoint
 from multiors.mixing import Plan
 from multiors.rewards import RunSummary
 from multiors.rollout_log import find_files
@@ -38,7 +39,6 @@ Resume = Path | Literal["last", "auto"] | None
 """A checkpoint; the last one of the output folder; that, if there is one; or none."""
 
 _PACKAGES = ("multiors", "trl", "transformers", "accelerate", "torch", "datasets", "openreward")
-_MODELS = ("config.json", "adapter_config.json")  # one of them is where a model or an adapter was saved
 _DEFAULT_OUTPUT = "trainer_output"  # that of TrainingArguments (transformers 5.24)
 _REFUSALS = (TypeError, ValueError, ImportError, RuntimeError, OSError)
 
@@ -101,7 +101,7 @@ def choose_checkpoint(output: Path, resume: Resume) -> Path | None:
             f"where there is none."
         )
 
-    if resume is None and (last is not None or any((output / name).is_file() for name in _MODELS)):
+    if resume is None and (last is not None or holds_model(output)):
         raise ConfigError(
             f"the output folder {str(output)!r} holds an earlier run, and nothing is overwritten. Pass --resume to go "
             f"on with it, or --output-dir with another folder."
@@ -234,7 +234,7 @@ def _check_agreement(checkpoint: Path | None) -> None:
 
 def _check_model(name: str) -> None:
     """Check that a folder is there; whatever else there may be is on the hub."""
-    is_path = name.startswith((".", "/", "~")) or Path(name).name.startswith("checkpoint-")
+    is_path = name.startswith((".", "/", "~")) or is_checkpoint(name)
 
     if is_path and not Path(name).is_dir():
         raise ConfigError(

@@ -256,9 +256,7 @@ def _run_compare(options: argparse.Namespace) -> int:
     if options.picture is not None:
         draw_result(found, options.picture)
 
-    for path in filter(None, (options.html, options.markdown, options.picture)):
-        say_written(path)
-
+    say_written(options.html, options.markdown, options.picture)
     _print(found, as_json=options.json)
     return 0
 

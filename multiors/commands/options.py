@@ -76,9 +76,11 @@ def loading(what: str) -> Iterator[None]:
         yield
 
 
-def say_written(path: Path) -> None:
-    """Say on standard error where a page or picture is."""
-    print(f"wrote {path}", file=sys.stderr)
+def say_written(*paths: Path | None) -> None:
+    """Say on standard error where pages and pictures are. None: that one was not asked for."""
+    for path in paths:
+        if path is not None:
+            print(f"wrote {path}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:

@@ -88,8 +88,7 @@ def _report_training(options: argparse.Namespace) -> int:
         is_log = options.rollouts is None and is_rollout_log(options.path)
         write_page(to_training_html(series, options.path if is_log else options.rollouts), options.html)
 
-    for path in filter(None, (options.html, options.picture)):
-        say_written(path)
+    say_written(options.html, options.picture)
 
     if options.json:
         print_json(series.to_json())
@@ -135,8 +134,7 @@ def _report_evaluation(options: argparse.Namespace) -> int:
     if options.html is not None:
         write_page(to_html(result, [run]), options.html)
 
-    for path in filter(None, (options.html, options.picture)):
-        say_written(path)
+    say_written(options.html, options.picture)
 
     if options.json:
         print_json(result.to_json())

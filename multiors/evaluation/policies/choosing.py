@@ -15,7 +15,7 @@ from multiors.evaluation.policies.policy import Policy, Sampling
 from multiors.evaluation.policies.scripted import NeverCalls, RandomCalls, ScriptedPolicy
 from multiors.importing import import_callable
 
-__all__ = ["ACCEPTED_POLICIES", "KEY_VARIABLE", "choose_policy"]
+__all__ = ["ACCEPTED_POLICIES", "KEY_VARIABLE", "choose_policy", "holds_model", "is_checkpoint", "names_model"]
 
 KEY_VARIABLE = "MULTIORS_POLICY_API_KEY"
 """Holds the key of the endpoint that is named beside it."""
@@ -94,6 +94,16 @@ def names_model(text: str) -> bool:
     return text not in ("random", "silent") and not _is_function(text)
 
 
+def holds_model(folder: Path) -> bool:
+    """Whether a model or an adapter was saved in a folder."""
+    return any((folder / name).is_file() for name in _MODELS)
+
+
+def is_checkpoint(text: str) -> bool:
+    """Whether a text names the checkpoint of a training, which is no model on the hub, also where it is not there."""
+    return Path(text).name.startswith("checkpoint-")
+
+
 def _refuse(text: str, why: str, **given: object) -> None:
     for name, value in given.items():
         if value is not None:
@@ -107,14 +117,14 @@ def _is_function(text: str) -> bool:
 def _find_model(text: str) -> str:
     folder = Path(text).expanduser()
     if text and folder.is_dir():
-        if not any((folder / name).is_file() for name in _MODELS):
+        if not holds_model(folder):
             raise ConfigError(
                 f"the policy {text!r} is a folder without a model: it has no {' and no '.join(_MODELS)}. It is "
                 f"{ACCEPTED_POLICIES}."
             )
         return str(folder)
 
-    if folder.is_file() or _HUB_NAME.fullmatch(text) is None or folder.name.startswith("checkpoint-"):
+    if folder.is_file() or _HUB_NAME.fullmatch(text) is None or is_checkpoint(text):
         is_there = "is a file" if folder.is_file() else "is no folder that there is"
         raise ConfigError(
             f"the policy {text!r} {is_there}, and nothing else that names one. It is {ACCEPTED_POLICIES}."
